@@ -210,7 +210,8 @@ class Following:
             return
         self._last_loader = track = self._loaders.pop()
         if self._train is not None and not self._loaders:
-            self._train.set_aside(perf_counter() - track.began)
+            is_evaluation = track.name.partition("/")[0] == "val"
+            self._train.set_aside(perf_counter() - track.began, run.clock.step if is_evaluation else None)
         if not self._epoch_ending and not self._ends(run):  # Otherwise the next update shows the same and more.
             self._show_edge(run)
 

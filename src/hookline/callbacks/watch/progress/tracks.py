@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hookline.callbacks._text import format_count, format_speed, format_time
 from hookline.callbacks.watch.progress.display import Bar
+from hookline.progress.duration import same_scale
 
 if TYPE_CHECKING:
     from hookline.progress import Clock, Duration, EvalClock
@@ -21,6 +22,10 @@ The fraction limits the effect of a slow start.
 """
 CLOSEST = 0.05
 """Marks that are closer in seconds are merged, because epochs may be as short as a step."""
+
+
+TOLERANCE = 1e-9
+"""Tolerance for computed counts that should be integers."""
 
 
 class Mark(NamedTuple):
@@ -73,19 +78,36 @@ class Window:
 
 
 class TrainTrack:
-    """Training: the epoch and its steps, or one bar in the unit of ``max_duration``."""
+    """Progress, speed and remaining time of training.
 
-    def __init__(self, run: Run, now: float) -> None:
+    ``now`` is a time in seconds on any clock, always the same one.
+
+    Args:
+        run: The run.
+        now: Time at which training starts.
+        from_start: Count the first step in the speed. It is slow, but known at once.
+    """
+
+    def __init__(self, run: Run, now: float, *, from_start: bool = False) -> None:
         self._began = now
         self._aside = 0.0  # Seconds in evaluations, in predictions and between epochs.
         self._edge: tuple[float, float] | None = None  # Time of the end of the epoch, and ``_aside`` then.
-        self._pauses = 0  # Number of excluded phases.
-        self._cold: tuple[float, float, int] | None = None  # ``_aside``, position and ``_pauses`` after the first.
-        self._window = Window()
+        self._gaps: list[tuple[float, float]] = []  # Seconds between two epochs, and the position after them.
+        self._evaluations, self._evaluation_seconds, self._evaluated_at = 0, 0.0, -1
         self._accumulate = run.accumulate
         self.start_epoch(run, now)
-        self._begun = False
-        self._first = self._position(run.clock, run.max_duration)
+        self._begun, self._unit = False, ""
+        self._restart(run)
+        if from_start:
+            self._window.add(Mark(0.0, self._first, run.clock.step, run.clock.sample))
+
+    def _restart(self, run: Run) -> None:
+        """Start to measure in the unit of ``max_duration``."""
+        self._unit = "" if run.max_duration is None else run.max_duration.unit
+        self._window = Window()
+        self._first = self._position(run.clock, self._unit)
+        self._moved = self._first, 0.0
+        """Last position that was new, and its time in seconds of training."""
 
     def end_epoch(self, run: Run, now: float) -> None:
         """Record the end of an epoch. The time until the next epoch does not count in the speed."""
@@ -99,36 +121,46 @@ class TrainTrack:
         """
         if self._edge is not None:
             began, aside = self._edge
-            self._aside, self._edge = aside + (now - began), None
-            self._pauses += 1
+            gap = max(0.0, now - began - (self._aside - aside))  # Evaluations in between are counted separately.
+            self._aside, self._edge = self._aside + gap, None
+            self._gaps.append((gap, self._position(run.clock, self._unit)))
         self.epoch = run.clock.epoch + 1
         self._batches = length(run, "train", run.loaders.get("train"))
         self._begun = True
 
-    def set_aside(self, seconds: float) -> None:
-        """Exclude seconds of an evaluation or prediction from the speed of training."""
+    def set_aside(self, seconds: float, evaluated_at: int | None = None) -> None:
+        """Exclude seconds from the speed of training.
+
+        Args:
+            seconds: Length of an evaluation or prediction.
+            evaluated_at: Step of an evaluation. ``None``: a prediction.
+        """
         self._aside += seconds
-        self._pauses += 1
+        if evaluated_at is not None:
+            self._evaluations, self._evaluated_at = self._evaluations + 1, evaluated_at
+            self._evaluation_seconds += seconds
 
     def mark(self, run: Run, now: float) -> None:
-        """Record the progress before it is shown."""
+        """Record the progress."""
         if self._edge is not None:
             return
         clock, self._begun = run.clock, True
-        position = self._position(clock, run.max_duration)
-        if self._pauses and self._cold is None:
-            self._cold = (self._aside, position, self._pauses)
-        self._window.add(Mark(now - self._began - self._aside, position, clock.step, clock.sample))
+        if run.max_duration is not None and run.max_duration.unit != self._unit:
+            self._restart(run)
+        position, seconds = self._position(clock, self._unit), now - self._began - self._aside
+        if position > self._moved[0]:
+            self._moved = position, seconds
+        self._window.add(Mark(seconds, position, clock.step, clock.sample))
 
     def show(self, run: Run, now: float) -> tuple[tuple[Bar, ...], str]:
         """Return the bars, and the counts next to them."""
         clock, end = run.clock, run.max_duration
-        left, epoch = self._seconds_left(clock, end, now), f"epoch {self.epoch}"
+        left, epoch = self.seconds_left(run, now), f"epoch {self.epoch}"
         if end is None:
             return (self._step_bar(clock, left),), epoch
         if end.unit == "ep" and end.value == 1:  # Two bars would show the same.
             return (self._step_bar(clock, left),), f"{epoch}/1"
-        done, total = self._position(clock, end), end.value
+        done, total = self._position(clock, end.unit), end.value
         match end.unit:
             case "ep":
                 whole = Bar("epoch", f"{self.epoch}/{total}", done, total, seconds_left=left)
@@ -169,45 +201,67 @@ class TrainTrack:
         batches, steps = clock.batch_in_epoch, clock.step_in_epoch
         return (0, 0) if not self._begun and batches == self._batches else (batches, steps)
 
-    def _position(self, clock: Clock, end: Duration | None) -> float:
-        """Return the progress in the unit of ``max_duration``.
-
-        Epochs include the fraction of the current epoch.
-        """
-        if end is not None and end.unit != "ep":
-            return clock.elapsed(end.unit)
+    def _position(self, clock: Clock, unit: str) -> float:
+        """Return the progress in a unit. Epochs include the fraction of the current epoch."""
+        if unit and unit != "ep":
+            return clock.elapsed(unit)
         if clock.epoch >= self.epoch or not self._batches:
             return clock.epoch
         return clock.epoch + min(1.0, self._in_epoch(clock)[0] / self._batches)
 
-    def _seconds_left(self, clock: Clock, end: Duration | None, now: float) -> float | None:
-        """Return the remaining seconds, or ``None``.
+    def seconds_left(self, run: Run, now: float) -> float | None:
+        """Return an estimate of the seconds until ``max_duration``, or ``None`` if it is not known.
 
-        The estimate uses the current speed, and the time per unit that evaluations and the gaps between epochs
-        took so far.
+        The estimate uses the current speed, the evaluations that are still to come, and the time between epochs.
         """
+        end, clock = run.max_duration, run.clock
         if end is None:
             return None
-        position = self._position(clock, end)
+        position = self._position(clock, end.unit)
         missing, made = max(0.0, end.value - position), position - self._first
-        if end.unit == "s" or not missing:
+        if end.unit == "s":
             return missing
         if made <= 0:
+            return None if missing else 0.0
+        if not missing:
+            training = 0.0
+        elif end.unit == "ep" and not self._batches:  # The position changes only once per epoch.
+            moved, seconds = self._moved
+            since = now - self._began - self._aside - seconds
+            training = max(0.0, missing * seconds / (moved - self._first) - since)
+        elif (pace := self._window.per_second("position")) is not None:
+            training = missing / pace
+        else:
             return None
-        if end.unit == "ep" and not self._batches:  # The position changes only once per epoch.
-            return missing * (now - self._began) / made
-        pace = self._window.per_second("position")
-        return None if pace is None else missing / pace + missing * self._aside_of_one(position, made)
+        evaluations = self._evaluations_left(run, end, position)
+        if evaluations and not self._evaluations and self._first > 0:  # The run was resumed.
+            return missing * clock.seconds / position
+        if evaluations and self._evaluations:
+            training += evaluations * self._evaluation_seconds / self._evaluations
+        return training + missing * self._gap_of_one(position, made)
 
-    def _aside_of_one(self, position: float, made: float) -> float:
-        """Return the excluded seconds per unit.
+    def _evaluations_left(self, run: Run, end: Duration, position: float) -> int:
+        """Return the number of evaluations until the end."""
+        if run.eval_every is None or "val" not in run.loaders:
+            return 0
+        every = run.eval_every.of(end)
+        apart = float(every.value)
+        if not same_scale(every.unit, end.unit):  # Convert by the ratio of the two units so far.
+            done = self._position(run.clock, every.unit)
+            if not done:
+                return 0
+            apart *= position / done
+        reached = position / apart
+        is_made = self._evaluated_at == run.clock.step
+        made = math.floor(reached + TOLERANCE) if is_made else math.ceil(reached - TOLERANCE) - 1
+        return max(0, math.ceil(end.value / apart - TOLERANCE) - max(0, made))
 
-        The slow first evaluation counts only until there is a second.
-        """
-        aside, first, pauses = self._cold or (0.0, 0.0, 0)
-        if self._cold is not None and self._pauses > pauses and position > first:
-            return (self._aside - aside) / (position - first)
-        return self._aside / made
+    def _gap_of_one(self, position: float, made: float) -> float:
+        """Return the seconds between epochs per unit. The slow first gap counts only until there is a second."""
+        seconds = [gap for gap, _ in self._gaps]
+        if len(seconds) > 1 and position > self._gaps[0][1]:
+            return sum(seconds[1:]) / (position - self._gaps[0][1])
+        return sum(seconds) / made
 
 
 class LoaderTrack:
