@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from hookline.callbacks import LambdaCallback
-from hookline.callbacks._out_of_memory import is_out_of_memory
+from hookline.callbacks._memory import is_out_of_memory
 from hookline.callbacks.debug import OOMReport
 from hookline.callbacks.debug._memory import host_memory
 from hookline.callbacks.debug.oom_report import write_history

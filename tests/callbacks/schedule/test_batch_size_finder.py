@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from hookline.callbacks import Checkpointer, LambdaCallback
-from hookline.callbacks._out_of_memory import is_out_of_memory
+from hookline.callbacks._memory import is_out_of_memory
 from hookline.callbacks.schedule import BatchSizeFinder, LRSchedule
 from hookline.callbacks.schedule._finders import largest
 from hookline.errors import RegistrationError, SetupError

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from hookline.callbacks._memory import sizes_in
 from hookline.callbacks._text import format_size
 from hookline.callbacks._trees import walk
 
@@ -124,7 +125,7 @@ def _memory(tensor: torch.Tensor) -> tuple[str, int, int] | None:
 
 def host_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> dict[str, float]:
     """Return sizes in bytes by description, as far as they are known on this machine."""
-    process, machine = _sizes(proc / "self" / "status"), _sizes(proc / "meminfo")
+    process, machine = sizes_in(proc / "self" / "status"), sizes_in(proc / "meminfo")
     found = {
         "this process": process.get("VmRSS"),
         "this process at most": process.get("VmHWM"),
@@ -134,16 +135,6 @@ def host_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup"
         "limit of the process": _address_space(),
     }
     return {name: size for name, size in found.items() if size is not None}
-
-
-def _sizes(path: Path) -> dict[str, float]:
-    """Parse lines such as ``VmRSS:  1234 kB``. Empty if there is no such file."""
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return {}
-    parts = [line.split() for line in lines if line.endswith(" kB")]
-    return {name.rstrip(":"): float(size) * 1024 for name, size, _ in parts}
 
 
 def _number(path: Path) -> float | None:

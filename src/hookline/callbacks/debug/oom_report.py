@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hookline.callbacks._out_of_memory import is_out_of_memory
+from hookline.callbacks._memory import is_out_of_memory
 from hookline.callbacks._paths import check_folder, output_folder
 from hookline.callbacks._text import format_size
 from hookline.callbacks.debug._memory import host_memory, live_tensors, table, tensors_in

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from hookline.callbacks._out_of_memory import is_out_of_memory
+from hookline.callbacks._memory import is_out_of_memory
 from hookline.callbacks._plots import check_matplotlib, save_figure
 from hookline.callbacks.schedule._finders import (
     check_can_resize,

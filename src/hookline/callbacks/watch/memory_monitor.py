@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hookline.callbacks._memory import sizes_in
 from hookline.callbacks.watch._interval import IntervalMonitor
 
 if TYPE_CHECKING:
@@ -95,16 +96,8 @@ def children(pid: str) -> Iterator[str]:
 
 
 def status(pid: str) -> dict[str, int]:
-    """Return the sizes in ``/proc/<pid>/status`` in bytes.
-
-    Empty if not on Linux or if the process has ended.
-    """
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return {}
-    sizes = [line.split() for line in lines if line.endswith(" kB")]
-    return {name.rstrip(":"): int(size) * 1024 for name, size, _ in sizes}
+    """Return the sizes in ``/proc/<pid>/status`` in bytes."""
+    return sizes_in(Path(f"/proc/{pid}/status"))
 
 
 # -- devices ---------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
-"""Recognize out-of-memory errors."""
+"""Out-of-memory errors, and the sizes that Linux reports about processes and the machine."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import torch
 
@@ -23,3 +25,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in SIGNS):
         return True
     return error.__cause__ is not None and is_out_of_memory(error.__cause__)
+
+
+def sizes_in(path: Path) -> dict[str, int]:
+    """Return the sizes in a file such as ``/proc/self/status``, in bytes by name.
+
+    Empty if there is no such file: on another system, or because the process has ended.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return {}
+    parts = [line.split() for line in lines if line.endswith(" kB")]
+    return {name.rstrip(":"): int(size) * 1024 for name, size, _ in parts}
