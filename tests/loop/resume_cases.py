@@ -232,7 +232,7 @@ class Ema(hl.Callback):
 
 
 class Counter(hl.Callback):
-    """A state of plain values and a tensor, with something of every kind of event in it."""
+    """A state of plain values and a tensor, with something of every kind of event in it, random numbers also."""
 
     state = ("counts", "total")
 
@@ -242,6 +242,7 @@ class Counter(hl.Callback):
 
     def _count(self, event: str) -> None:
         self.counts = {**self.counts, event: self.counts.get(event, 0) + 1}
+        torch.rand(1)
 
     def on_train_epoch_start(self, run: Any) -> None:
         self._count("epochs begun")

@@ -201,10 +201,10 @@ class Training:
     def _begin_epoch(self, feed: Feed) -> bool:
         """Open the data at the first batch or at the batch to continue with. Return whether the epoch is over."""
         edge, data, clock, agenda = self._edge, self._data, self._clock, self._agenda
-        is_pending = edge.resumed is Resumed.BEFORE_EVALUATION
+        is_pending, is_resumed_inside = edge.resumed is Resumed.BEFORE_EVALUATION, edge.is_resumed_inside
         edge.leave_if_preempted(pending_eval=is_pending)
         # The run has ended before the resume. A stop that is asked for now is met at the end of a step.
-        has_ended = edge.is_resumed_inside and edge.is_over
+        has_ended = is_resumed_inside and edge.is_over
         self._steps.open_epoch(self._counting(), gives_parts=isinstance(feed, SharedFeed))
         data.begin_epoch(feed)
         edge.start_epoch()
@@ -217,7 +217,8 @@ class Training:
             warn_of_parts(self._state.rank)
         if agenda.has_parts:
             agenda.look_now()  # When a part of this epoch is done is known only now.
-        self._restore_random()
+        if is_resumed_inside:  # Its hooks and its iterator have drawn their numbers before the checkpoint.
+            self._restore_random()
         self._random = None
         edge.continue_epoch()
         return (is_pending and edge.advance()) or has_ended
