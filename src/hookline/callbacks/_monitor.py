@@ -107,7 +107,7 @@ def check_has_evaluations(run: Run, reader: str, monitor: str, otherwise: str = 
         )
 
 
-def is_metric_lost(run: Run, reader: Any) -> bool:
+def warn_if_lost(run: Run, reader: Any) -> bool:
     """Return whether the callback that logged the metric is disabled, and warn once.
 
     Args:
@@ -243,7 +243,7 @@ class MonitorCallback(Callback):
 
     def _decide_once(self, run: Run) -> None:
         """Decide by the newest value, unless it was used for a decision before."""
-        if not self._is_new(run) or is_metric_lost(run, self):
+        if not self._is_new(run) or warn_if_lost(run, self):
             return
         value = monitored_value(run, self._who, self.monitor)
         if value is not None:

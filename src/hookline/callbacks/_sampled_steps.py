@@ -36,7 +36,7 @@ class SampledSteps:
         if run.clock.step == 0:
             self._multiple = -1
 
-    def reaches(self, run: Run, *, at_end: bool = False) -> bool:
+    def take(self, run: Run, *, at_end: bool = False) -> bool:
         """Return whether to measure this step, and mark the step as measured.
 
         Call it in ``on_train_step_start``, or with ``at_end`` when all batches of the step are read.
@@ -64,7 +64,7 @@ class SampledSteps:
             return int(length is not None and read >= length)
         return min(Fraction(read, length), Fraction(1))
 
-    def take_back(self) -> None:
+    def return_last(self) -> None:
         """Select the next step instead, because the last selected step was skipped."""
         self._multiple = self._before
 
@@ -97,11 +97,11 @@ class SampledGradients:
         self._steps.begin(run)
         self._step, self._due = -1, False
 
-    def wants(self, run: Run) -> bool:
+    def take(self, run: Run) -> bool:
         """True once per due step and optimizer. Call it in ``on_gradients_ready``."""
         if run.clock.step != self._step:
             self._step = run.clock.step
-            self._due = self._steps.reaches(run, at_end=True)
+            self._due = self._steps.take(run, at_end=True)
             self._seen.clear()
         if not self._due or id(run.optimizer) in self._seen:
             return False
@@ -111,7 +111,7 @@ class SampledGradients:
     def skipped(self, run: Run) -> None:
         """Discard the measurement of this step. Call it in ``on_step_skipped``."""
         if self._due and self._step == run.clock.step:
-            self._steps.take_back()
+            self._steps.return_last()
             self._step = -1
 
     def state_dict(self) -> dict[str, Any]:

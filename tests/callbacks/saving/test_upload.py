@@ -362,7 +362,7 @@ def test_a_file_that_is_put_many_times_is_sent_once_as_it_is_then(tmp_path: Path
     watched.go.clear()
     first, grows = tmp_path / "first", tmp_path / "metrics.jsonl"
     first.write_text("1")
-    queue = UploadQueue(RemoteFolder(f"watched://{tmp_path}/there", {}), tmp_path, most=10)
+    queue = UploadQueue(RemoteFolder(f"watched://{tmp_path}/there", {}), tmp_path, max_waiting=10)
     queue.put(first)
     for number in range(20):
         grows.write_text("x" * number)
@@ -379,11 +379,11 @@ def test_a_file_of_the_same_size_that_is_newer_here_is_sent_again(tmp_path: Path
     there.write_text("old")
     os.utime(there, (1_000_000, 1_000_000))
     here.write_text("new")
-    queue = UploadQueue(RemoteFolder(str(there.parent), {}), tmp_path, most=10)
+    queue = UploadQueue(RemoteFolder(str(there.parent), {}), tmp_path, max_waiting=10)
     queue.put(here)
     assert queue.finish(HANG).uploaded == 1
     assert there.read_text() == "new"
-    again = UploadQueue(RemoteFolder(str(there.parent), {}), tmp_path, most=10)
+    again = UploadQueue(RemoteFolder(str(there.parent), {}), tmp_path, max_waiting=10)
     again.put(here)
     report = again.finish(HANG)
     assert (report.uploaded, report.there) == (0, 1)

@@ -523,7 +523,7 @@ def test_what_may_pass_is_tried_again_and_what_will_not_is_not(
 
 def test_when_too_many_messages_wait_the_oldest_are_dropped_and_said(web: Web) -> None:
     web.hangs = True
-    box = outbox(web.url, most=3)
+    box = outbox(web.url, max_waiting=3)
     box.put(Message("epoch", "first", "", {}))
     wait_until(lambda: web.requests == 1, "the first message is under way")
     for number in range(5):

@@ -101,7 +101,7 @@ class DryRun(Callback):
     def on_teardown(self, run: Run) -> None:
         if self._is_shortened:
             run.max_duration = self._max_duration
-        _put_back(self._modules)
+        _restore_modules(self._modules)
         with torch.no_grad():
             for name, tensor in _tensors(run.model):
                 # Tensors that were added during the run have no saved value.
@@ -117,7 +117,7 @@ class DryRun(Callback):
         self._reset()
 
 
-def _put_back(modules: dict[str, torch.nn.Module]) -> None:
+def _restore_modules(modules: dict[str, torch.nn.Module]) -> None:
     """Restore the modules that other callbacks have replaced."""
     for name, module in modules.items():
         path, _, last = name.rpartition(".")

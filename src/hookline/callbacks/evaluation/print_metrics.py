@@ -97,7 +97,7 @@ class PrintMetrics(Callback):
         self._printed_step = run.clock.step
 
     def on_metrics_ready(self, run: Run) -> None:
-        if self._in_epochs is False and self._is_due(run):
+        if self._in_epochs is False and self._take_line(run):
             new = run.metrics.new(pending=True)
             self._print(run, {name: value for name, value in new.items() if not name.startswith(EVALUATIONS)})
 
@@ -111,7 +111,7 @@ class PrintMetrics(Callback):
 
     def on_epoch_end(self, run: Run) -> None:
         self._at_edge = False
-        if self._in_epochs and self._is_due(run):
+        if self._in_epochs and self._take_line(run):
             self._print(run, run.metrics.new(pending=True))
 
     def on_train_end(self, run: Run) -> None:
@@ -129,7 +129,7 @@ class PrintMetrics(Callback):
         """True if ``every`` is in epochs. ``None`` without training."""
         return None if self._schedule is None else self._schedule.every.unit == "ep"
 
-    def _is_due(self, run: Run) -> bool:
+    def _take_line(self, run: Run) -> bool:
         """Return whether a line is due, and count it as printed."""
         if self._schedule is None or not self._schedule.due(run.clock):
             return False

@@ -105,7 +105,7 @@ class GradientMonitor(Callback):
         check_layers(run.model, self._patterns, "GradientMonitor")
 
     def on_gradients_ready(self, run: Run) -> None:
-        if self._sampling.wants(run):
+        if self._sampling.take(run):
             self._look(run)
 
     def on_optimizer_step_end(self, run: Run) -> None:

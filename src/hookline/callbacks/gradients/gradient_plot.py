@@ -118,7 +118,7 @@ class GradientPlot(Callback):
             self._folder.mkdir(parents=True, exist_ok=True)
 
     def on_gradients_ready(self, run: Run) -> None:
-        if self._sampling.wants(run):
+        if self._sampling.take(run):
             groups = by_layer(with_gradients(run.optimizer), run.model, self._patterns)
             self._measured = {
                 layer: measure([whole(values_of(p.grad)) for p in its if p.grad is not None])

@@ -70,14 +70,14 @@ class UploadQueue:
     A file that is queued twice before its turn is uploaded once, with its latest content.
     """
 
-    def __init__(self, remote: RemoteFolder, root: Path, *, most: int, pauses: Sequence[float] = PAUSES) -> None:
+    def __init__(self, remote: RemoteFolder, root: Path, *, max_waiting: int, pauses: Sequence[float] = PAUSES) -> None:
         self._remote, self._root = remote, root
         self._worker = BackgroundWorker[Path](
             "hookline upload",
             self._handle,
             self._finished,
             pauses=pauses,
-            max_waiting=most,
+            max_waiting=max_waiting,
             is_final=lambda path, error: not path.exists(),
             end_pause=END_PAUSE_S,
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 
-from hookline.callbacks._monitor import check_min_delta, is_metric_lost, monitor_mode, monitored_value
+from hookline.callbacks._monitor import check_min_delta, monitor_mode, monitored_value, warn_if_lost
 from hookline.callbacks._paths import write_parts
 from hookline.checkpoint.commit import free_bytes
 from hookline.checkpoint.matching import match
@@ -115,7 +115,7 @@ class BestSoFar:
         self._epoch = 0
         self._warned = self._is_used = False
 
-    def begin(self, run: Run) -> bool:
+    def start(self, run: Run) -> bool:
         """Reset the state in ``on_setup`` if it belongs to another run. Return whether it did.
 
         A state that a checkpoint has loaded is kept.
@@ -125,26 +125,26 @@ class BestSoFar:
             self.reset()
         return is_other
 
-    def note_use(self) -> None:
+    def mark_used(self) -> None:
         """Mark the state in ``on_fit_start`` as that of this run, also if no step follows."""
         self._is_used = True
 
-    def look_after_eval(self, run: Run) -> bool:
+    def update_after_eval(self, run: Run) -> bool:
         """Update the best value in ``on_eval_end``. Return whether the weights are the best."""
         wanted = run.stage == "val" and run.entry_point == "fit" and not self.monitor.startswith("train/")
-        return wanted and self._look(run)
+        return wanted and self._update(run)
 
-    def look_after_epoch(self, run: Run) -> bool:
+    def update_after_epoch(self, run: Run) -> bool:
         """Update the best value in ``on_epoch_end``. Return whether the weights are the best."""
         if not self.monitor.startswith("train/") or run.clock.epoch <= self._epoch:  # The epoch is incomplete.
             return False
         self._epoch = run.clock.epoch
-        return self._look(run)
+        return self._update(run)
 
-    def _look(self, run: Run) -> bool:
+    def _update(self, run: Run) -> bool:
         """Compare the newest value with the best one, and copy the weights if it is better."""
         self._is_used = True  # The callback may have been added during the run.
-        if is_metric_lost(run, self):
+        if warn_if_lost(run, self):
             return False
         value = monitored_value(run, self._who, self.monitor)
         if value is None or not math.isfinite(value) or not self._is_better(value):

@@ -122,7 +122,7 @@ class ExportModel(Callback):
         if not run.is_training_run:
             return
         if self._best is not None:
-            self._best.begin(run)
+            self._best.start(run)
         check_installed(self.format)
         check_whole(run, "ExportModel")
         self._part(run.model)
@@ -138,7 +138,7 @@ class ExportModel(Callback):
 
     def on_fit_start(self, run: Run) -> None:
         if self._best is not None:
-            self._best.note_use()
+            self._best.mark_used()
 
     def on_train_step_end(self, run: Run) -> None:
         if self._sample is None:
@@ -150,11 +150,11 @@ class ExportModel(Callback):
 
     def on_eval_end(self, run: Run) -> None:
         if self._best is not None:
-            self._best.look_after_eval(run)
+            self._best.update_after_eval(run)
 
     def on_epoch_end(self, run: Run) -> None:
         if self._best is not None:
-            self._best.look_after_epoch(run)
+            self._best.update_after_epoch(run)
 
     def on_teardown(self, run: Run) -> None:
         sample, file, self._sample = self._sample, self._file, None

@@ -106,34 +106,34 @@ class SaveBest(Callback):
     def on_setup(self, run: Run) -> None:
         if not run.is_training_run:
             return
-        if self._best.begin(run):
+        if self._best.start(run):
             self._on_disk = None
         self._is_trained = False
         self._file = written_path(run, self.path, "path", "SaveBest")
         check_writable(self._file, "SaveBest")
         check_own(run, self, SaveBest, lambda its: [written_path(run, its.path, "path", "SaveBest")], "path")
-        if self._last is not None and (not run.clock.step or self._last.put_back(run.model)):
+        if self._last is not None and (not run.clock.step or self._last.restore(run.model)):
             self._last = None
 
     def on_model_ready(self, run: Run) -> None:
         if self._last is not None and run.is_training_run:  # The model has the layers of training by now.
-            if not self._last.put_back(run.model):
+            if not self._last.restore(run.model):
                 logger.info("SaveBest leaves the weights as they are: they were changed since the last fit")
             self._last = None
         self._write_if_other(run)  # A resume may have loaded another best value.
 
     def on_fit_start(self, run: Run) -> None:
-        self._best.note_use()
+        self._best.mark_used()
 
     def on_rollback(self, run: Run) -> None:
         self._write_if_other(run)
 
     def on_eval_end(self, run: Run) -> None:
-        if self._best.look_after_eval(run):
+        if self._best.update_after_eval(run):
             self._write_if_other(run)
 
     def on_epoch_end(self, run: Run) -> None:
-        if self._best.look_after_epoch(run):
+        if self._best.update_after_epoch(run):
             self._write_if_other(run)
 
     def on_train_end(self, run: Run) -> None:
@@ -207,7 +207,7 @@ class _Last:
         """Remember the versions of the tensors after the best weights were loaded."""
         self._version = _version(model)
 
-    def put_back(self, model: nn.Module) -> bool:
+    def restore(self, model: nn.Module) -> bool:
         """Restore the weights if the model is the same and unchanged. Return whether it is."""
         is_untouched = self._model() is model and _version(model) == self._version
         if is_untouched:

@@ -112,7 +112,7 @@ class Upload(Callback):
             logger.warning("Upload does nothing: this run has no folder (folder=False)")
             return
         address = f"{self.to}/{run.project}/{run.name}"
-        self._queue = UploadQueue(RemoteFolder(address, self.options), run.folder, most=self.queue)
+        self._queue = UploadQueue(RemoteFolder(address, self.options), run.folder, max_waiting=self.queue)
         if self.every.unit != "dur" or run.max_duration is not None:
             self._schedule = Schedule(self.every.of(run.max_duration))
 

@@ -27,16 +27,16 @@ class Frozen:
         fresh = [name for name in wanted if parameters[name].requires_grad and name not in self.names]
         set_trainable(model, fresh, False)
         self.names += fresh
-        self.still()
+        self.freeze_batch_norms()
         return fresh
 
-    def still(self) -> None:
+    def freeze_batch_norms(self) -> None:
         """Set frozen batch norms to eval mode, so that their statistics do not change in training."""
         if self._model is not None and not self.train_bn:
             for _, part in batch_norms(self._model, self.names):
                 part.training = False
 
-    def thaw(self, names: Sequence[str] | None = None) -> list[str]:
+    def unfreeze(self, names: Sequence[str] | None = None) -> list[str]:
         """Unfreeze these parameters, or all, and return the names of those that were frozen here."""
         if self._model is None:
             return []
@@ -48,12 +48,12 @@ class Frozen:
                 part.training = True
         return thawed
 
-    def become(self, names: Sequence[str]) -> None:
+    def set_names(self, names: Sequence[str]) -> None:
         """Freeze exactly these parameters, as a checkpoint requires."""
         if self._model is None:
             self.names = list(names)
             return
-        self.thaw([name for name in self.names if name not in names])
+        self.unfreeze([name for name in self.names if name not in names])
         self.freeze(self._model, list(names), train_bn=self.train_bn)
 
     def release(self) -> None:

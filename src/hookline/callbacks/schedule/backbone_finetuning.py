@@ -117,7 +117,7 @@ class BackboneFinetuning(Finetuning):
             ratio, given = self.backbone_initial_ratio_lr, self.backbone_initial_lr
             self.rate = head * ratio if given is None else given
             parameters = dict(run.model.named_parameters())
-            thawed = [parameters[name] for name in self._frozen.thaw()]
+            thawed = [parameters[name] for name in self._frozen.unfreeze()]
             own_group(optimizer, thawed, self.rate, GROUP, run.schedulers, lead=lead)
         if self.verbose and self.rate is not None:
             rates = round(head, self.rounding), round(self.rate, self.rounding)

@@ -166,7 +166,7 @@ class Finetuning(Callback):
             optimizer: Optimizer that trains the layers. ``None``: the optimizer of the callback.
         """
         patterns = patterns_of(layers, self._who)
-        thawed = self._frozen.thaw(named(run.model, patterns, self._who))
+        thawed = self._frozen.unfreeze(named(run.model, patterns, self._who))
         if not thawed:
             logger.warning("%s: %s was not frozen by it, and stays as it is", self._who, ", ".join(patterns))
             return
@@ -200,7 +200,7 @@ class Finetuning(Callback):
 
     def on_train_start(self, run: Run) -> None:
         self._optimizer(run)
-        self._frozen.still()
+        self._frozen.freeze_batch_norms()
 
     def on_train_epoch_start(self, run: Run) -> None:
         self._unfreeze_what_is_due(run)
@@ -232,7 +232,7 @@ class Finetuning(Callback):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.done = list(state["done"])
-        self._frozen.become(state["frozen"])
+        self._frozen.set_names(state["frozen"])
         self._part, self._groups = list(state["part"]), dict(state["groups"])
         self._epochs.load(state["epochs"])
         if self._run is not None:

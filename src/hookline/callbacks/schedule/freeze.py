@@ -97,18 +97,18 @@ class Freeze(Callback):
             self._check_optimizers(run)
 
     def on_train_start(self, run: Run) -> None:
-        self._frozen.still()
-        self._thaw_if_due(run)
+        self._frozen.freeze_batch_norms()
+        self._unfreeze_if_due(run)
 
     def on_train_epoch_start(self, run: Run) -> None:
-        self._thaw_if_due(run)
+        self._unfreeze_if_due(run)
 
     def on_train_step_end(self, run: Run) -> None:
         if not self.thawed and self._due is not None and self._due.unit != "ep":
-            self._thaw_if_due(run)
+            self._unfreeze_if_due(run)
 
     def on_rollback(self, run: Run) -> None:
-        self._thaw_if_due(run)
+        self._unfreeze_if_due(run)
 
     def on_teardown(self, run: Run) -> None:
         self._frozen.release()
@@ -118,12 +118,12 @@ class Freeze(Callback):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.thawed = state["thawed"]
-        self._frozen.become(state["frozen"])
+        self._frozen.set_names(state["frozen"])
 
-    def _thaw_if_due(self, run: Run) -> None:
+    def _unfreeze_if_due(self, run: Run) -> None:
         """Unfreeze the layers when ``until`` is reached."""
         if self._due is not None and not self.thawed and run.clock.reached(self._due):
-            self._frozen.thaw()
+            self._frozen.unfreeze()
             self.thawed = True
 
     def _named(self, run: Run) -> list[str]:

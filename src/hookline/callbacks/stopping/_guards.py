@@ -31,9 +31,9 @@ class BeforeBatch:
     Example:
         >>> norm, before = nn.BatchNorm1d(2), BeforeBatch()
         >>> before.watch(norm)
-        >>> before.note()
+        >>> before.save()
         >>> after = norm(torch.ones(3, 2))
-        >>> before.put_back()
+        >>> before.restore()
         >>> norm.running_mean.tolist(), norm.num_batches_tracked.item()
         ([0.0, 0.0], 0)
     """
@@ -55,15 +55,15 @@ class BeforeBatch:
             if buffer is not None
         ]
 
-    def note(self) -> None:
+    def save(self) -> None:
         """Copy the current buffers and random states."""
-        _copy([pair for kept in self._kept if (pair := kept.noted()) is not None])
+        _copy([pair for kept in self._kept if (pair := kept.to_save()) is not None])
         if self._random:
             self._states = read_random_states()
 
-    def put_back(self) -> None:
-        """Restore the buffers and random states of the last ``note``."""
-        _copy([pair for kept in self._kept if (pair := kept.put_back()) is not None])
+    def restore(self) -> None:
+        """Restore the buffers and random states of the last ``save``."""
+        _copy([pair for kept in self._kept if (pair := kept.to_restore()) is not None])
         if self._states is not None:
             restore_random_states(self._states)
 
@@ -79,7 +79,7 @@ class _Kept:
         self._copy: Tensor | None = None
         self._version = -1
 
-    def noted(self) -> Pair | None:
+    def to_save(self) -> Pair | None:
         """Return the copy to make to keep the current values, or ``None`` if none is needed."""
         tensor = self._buffers.get(self._name)
         if tensor is None:
@@ -92,7 +92,7 @@ class _Kept:
         self._version = tensor._version
         return (self._copy, tensor) if changed and self._copy is not None else None
 
-    def put_back(self) -> Pair | None:
+    def to_restore(self) -> Pair | None:
         """Return the copy to make to restore the values, or ``None`` if none is needed."""
         if self._tensor is None or self._copy is None:
             return None

@@ -193,7 +193,7 @@ class SpikeGuard(Callback):
 
     def on_batch_fetch_start(self, run: Run) -> None:
         if self.action == "skip" and not self._step.open and run.stage == "train":
-            self._before.note()
+            self._before.save()
 
     def on_train_step_start(self, run: Run) -> None:
         self._step.clear()
@@ -219,7 +219,7 @@ class SpikeGuard(Callback):
             # This is an fp16 overflow. The gradient scaler handles it, unless the loss itself is not finite.
             self._judge(run, [found for found in self._step.read_losses() if not math.isfinite(found.value)])
         if self._step.found and self.action == "skip":
-            self._before.put_back()
+            self._before.restore()
         self._step.open = False
 
     def on_train_step_end(self, run: Run) -> None:

@@ -128,7 +128,7 @@ class StopOnNaN(Callback):
         self._losses.clear()
         self._first = run.clock.batch_in_epoch
         if self._keeps:
-            self._before.note()
+            self._before.save()
             if self._closures:
                 self._moment = run.snapshot()
 
@@ -189,7 +189,7 @@ class StopOnNaN(Callback):
             kept = f"the update of {run.optimizer_name} is left out"
         where = f"epoch {run.clock.epoch}, {batches}"
         if self.every is None:
-            self._before.put_back()
+            self._before.restore()
             reason = f"{what} in {where}; {kept}"
         else:
             reason = f"{what} at or before {where}; it may be in the weights already"

@@ -28,7 +28,7 @@ class Interval:
         """Call in ``on_setup``: steps of an earlier run do not count."""
         self._step = min(self._step, run.clock.step)
 
-    def is_over(self, run: Run) -> bool:
+    def take(self, run: Run) -> bool:
         """Return whether a row is due, and count it as logged."""
         if run.clock.step <= self._step:
             return False
@@ -63,11 +63,11 @@ class IntervalMonitor(Callback):
         self._interval.begin(run)
 
     def on_metrics_ready(self, run: Run) -> None:
-        if self._interval.is_over(run):
+        if self._interval.take(run):
             self.report(run)
 
     def on_epoch_end(self, run: Run) -> None:
-        if self._interval.is_over(run):
+        if self._interval.take(run):
             self.report(run)
 
 

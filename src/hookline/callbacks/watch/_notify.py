@@ -432,14 +432,16 @@ def _files(folder: Path | None, patterns: Sequence[str]) -> tuple[list[tuple[str
 class Outbox:
     """Send messages in a separate thread. Only ``close`` waits, up to a deadline."""
 
-    def __init__(self, transport: Transport, *, most: int = MAX_WAITING, pauses: Sequence[float] = PAUSES) -> None:
-        self._transport, self._most = transport, most
+    def __init__(
+        self, transport: Transport, *, max_waiting: int = MAX_WAITING, pauses: Sequence[float] = PAUSES
+    ) -> None:
+        self._transport, self._max_waiting = transport, max_waiting
         self._worker = BackgroundWorker[Message](
             "hookline notify",
             transport.send,
             self._finished,
             pauses=pauses,
-            max_waiting=most,
+            max_waiting=max_waiting,
             is_final=lambda message, error: is_final(error),
         )
         self.sent = 0
@@ -449,7 +451,7 @@ class Outbox:
     def put(self, message: Message) -> None:
         """Add a message without waiting."""
         for dropped in self._worker.put(object(), message):
-            self._warn(dropped, f"{self._most} messages were waiting already")
+            self._warn(dropped, f"{self._max_waiting} messages were waiting already")
 
     def end(self) -> None:
         """Announce that no message follows."""

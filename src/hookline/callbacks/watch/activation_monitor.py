@@ -106,7 +106,7 @@ class ActivationMonitor(Callback):
 
     def on_train_step_start(self, run: Run) -> None:
         self._leave_skipped()
-        if self._steps.reaches(run):
+        if self._steps.take(run):
             self._attach(run)
 
     def on_train_step_end(self, run: Run) -> None:
@@ -155,7 +155,7 @@ class ActivationMonitor(Callback):
     def _leave_skipped(self) -> None:
         """Remove the hooks of a step that was skipped, and sample the next step instead."""
         if self._detach:
-            self._steps.take_back()
+            self._steps.return_last()
             self._leave()
 
     def _leave(self) -> tuple[dict[str, Tensor], Exception | None]:

@@ -232,7 +232,7 @@ class AveragingCallback(Callback):
     def on_model_ready(self, run: Run) -> None:
         if not run.is_training_run:
             return
-        if not self._applied.take_back(run.model, self.weights):
+        if not self._applied.restore(run.model, self.weights):
             logger.info("%s starts again: the weights were changed since the last fit", type(self).__name__)
             self._reset()
         if self._averages is not None:
@@ -283,7 +283,7 @@ class AveragingCallback(Callback):
         if not self._applied.is_in(run.model):
             self._constrain(run)
             self._share_buffers(run)
-            self._applied.put(run.model, self.weights)
+            self._applied.load(run.model, self.weights)
 
     def _share_buffers(self, run: Run) -> None:
         """Broadcast the averaged buffers of rank zero. All ranks must call this.
@@ -352,7 +352,7 @@ class Applied:
         return self._noted is not None and self._noted != _versions(model)
 
     @torch.no_grad()
-    def put(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    def load(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
         """Copy the weights into the model, unless it was changed after training (``restore_best``)."""
         if self.was_replaced(model):
             return
@@ -364,7 +364,7 @@ class Applied:
             own[name].copy_(tensor)
 
     @torch.no_grad()
-    def take_back(self, model: nn.Module, weights: Mapping[str, Tensor]) -> bool:
+    def restore(self, model: nn.Module, weights: Mapping[str, Tensor]) -> bool:
         """Restore the raw weights for training. Return False if the user has changed the weights."""
         self._noted = None
         if not self.is_in(model):
