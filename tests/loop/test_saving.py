@@ -542,3 +542,14 @@ def test_an_error_can_be_copied_and_sent_between_processes(error: Exception) -> 
     for again in (deepcopy(error), pickle.loads(pickle.dumps(error))):
         assert str(again) == str(error)
         assert vars(again).keys() == vars(error).keys()
+
+
+@pytest.mark.parametrize("event", ["train_start", "train_epoch_start", "train_step_start"])
+def test_a_save_that_is_requested_before_the_end_of_the_first_step_follows_that_step(
+    event: str, tmp_path: Path
+) -> None:
+    saved: list[int] = []
+    requested = hl.on(event)(lambda run: run.request_save() if run.clock.step == 0 else None)
+    noted = hl.on("checkpoint_saved")(lambda run: saved.append(run.clock.step))
+    fit(requested, noted, train=tiny_data(batches=9), folder=tmp_path, max_duration="1ep", log_every="100st")
+    assert saved[0] == 1

@@ -204,7 +204,9 @@ class Requests:
         Args:
             evaluates: True if a requested evaluation has not been made yet.
         """
-        self.attention = self.agreed.preempt is not None or self.rollback is not None or evaluates
+        agreed = self.agreed  # A save that is asked for before the first step is made after it.
+        is_asked = agreed.preempt is not None or self.rollback is not None or agreed.save or agreed.plan
+        self.attention = is_asked or evaluates
 
     def leave_if_interrupted(self) -> bool:
         """Leave the current evaluation if the run is interrupted. Return whether it is left."""
