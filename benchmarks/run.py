@@ -106,6 +106,12 @@ def _callbacks(sizes: Sizes, rounds: int) -> Section:
     return callback_cost(min(200, sizes.steps // 50), _bar)
 
 
+def _foreign(sizes: Sizes, rounds: int) -> Section:
+    from foreign_hooks import foreign_hooks
+
+    return foreign_hooks(sizes.repeats)
+
+
 def _stream(sizes: Sizes, rounds: int) -> Section:
     return record_stream(sizes.records)
 
@@ -135,6 +141,7 @@ BENCHMARKS: dict[str, Callable[[Sizes, int], Section]] = {
     "logging": _logging,
     "sinks": _sinks,
     "callbacks": _callbacks,
+    "foreign": _foreign,
     "stream": _stream,
     "report": _report,
     "ranks": _ranks,

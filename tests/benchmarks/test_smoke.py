@@ -28,6 +28,7 @@ ROWS = {
     ),
     "sinks": ("it raises in each write", "its server goes away in the middle", "the end of a short run waits"),
     "callbacks": ("EarlyStopping (stopping)", "EMA, to torch's AveragedModel alone"),
+    "foreign": ("Lightning, on_train_batch_end",),
     "stream": ("TensorBoard, 50,000 records", "LogObject, 50,000 records"),
     "report": ("A report over 50,0", "the file", "opened, until a chart is drawn"),
     "ranks": ("DDP, a step of about 60 ms", "FSDP2, 2 ms: sent in a step", "the guard, a call of a hook"),
@@ -35,7 +36,7 @@ ROWS = {
 GROUPS = {
     "loop": ("step", "engine", "null", "event", "import", "memory", "feed", "save", "background"),
     "logging": ("logging",),
-    "callbacks": ("callbacks", "recipes"),
+    "callbacks": ("callbacks", "recipes", "foreign"),
     "records": ("sinks", "stream", "report"),
     "ranks": ("ranks",),
 }

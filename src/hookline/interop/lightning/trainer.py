@@ -83,11 +83,13 @@ class LightningHost(Host):
 
     def step_output(self, run: Run) -> dict[str, Any]:
         """Return what ``on_train_batch_end`` gets. Lightning divides the loss by the number of batches of a step."""
-        found = {"loss": run.loss} if self._output is None else self._output
-        if "loss" in found:
-            loss = found["loss"].detach()
-            found = {**found, "loss": loss if run.accumulate == 1 else loss / run.accumulate}
-        return found
+        found = self._output
+        if found is not None and "loss" not in found:
+            return found
+        loss = (run.loss if found is None else found["loss"]).detach()
+        if run.accumulate > 1:
+            loss = loss / run.accumulate
+        return {"loss": loss} if found is None else {**found, "loss": loss}
 
     @property
     def global_step(self) -> int:
