@@ -23,7 +23,7 @@ from hookline.errors import RegistrationError, kind_of
 from hookline.events import Callback
 from hookline.events.foreign_classes import CALLBACKS, adapter_module
 
-__all__ = ["adapt"]
+__all__ = ["adapt", "to_lightning"]
 
 
 def adapt(
@@ -66,3 +66,21 @@ def adapt(
         callback = adapter.instance_of(callback)
     adapted: Callback = adapter(callback, name=name, names=names, optional=optional, args=args)
     return adapted
+
+
+def to_lightning(*callbacks: object) -> Any:
+    """Return one callback of Lightning that runs callbacks of Hookline in ``L.Trainer``.
+
+    Args:
+        *callbacks: The callbacks, such as ``hl.EMA()``. Order, filters, scopes and optional callbacks are as in
+            Hookline.
+
+    Raises:
+        RegistrationError: If a callback needs what Lightning does not have.
+        SetupError: If neither ``lightning`` nor ``pytorch_lightning`` is imported.
+
+    Example:
+        >>> import hookline as hl
+        >>> callback = hl.interop.to_lightning(hl.EMA(), hl.EarlyStopping("val/loss"))  # doctest: +SKIP
+    """
+    return import_module("hookline.interop.lightning.guest").to_lightning(*callbacks)
