@@ -135,7 +135,7 @@ class GradientClip(Callback):
             if self.log:
                 norm, share = self._names.get(name) or self._named(run, name)
                 if total.is_cpu and total.__class__ is torch.Tensor:  # To read it does not wait for a device.
-                    value = total.tolist()
+                    value: float = total.tolist()  # type: ignore[assignment]  # A scalar is a number.
                     run.log({norm: value, share: float(value > limit)})
                 else:
                     run.log({norm: total, share: (total > limit).to(total.dtype)})
