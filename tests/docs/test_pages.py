@@ -1,7 +1,8 @@
 """Every page of the documentation runs, and what it shows is what its code prints.
 
 The ``python`` blocks of a page run in order, in one namespace and in a folder of their own; ``page_code.py`` says which
-words take a block out. A block marked ``text output`` is what the block before it must print.
+words take a block out. A block marked ``text output`` is what the block before it must print, without the lines of the
+progress bar.
 
 ``python tests/docs/test_pages.py`` writes the table of hooks into ``docs/coming-from.md``.
 """
@@ -35,6 +36,7 @@ def _neighbour(name: str) -> ModuleType:
 page_code = _neighbour("page_code")
 ROOT, PAGES, BLOCK = page_code.ROOT, page_code.PAGES, page_code.BLOCK
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+PROGRESS = re.compile(r"^\d\d:\d\d:\d\d .*\n", re.MULTILINE)
 TABLE = re.compile(r"(?<=<!-- table of hooks -->\n)[\s\S]*(?=<!-- end of the table -->)")
 COMING_FROM = ROOT / "docs" / "coming-from.md"
 
@@ -49,7 +51,7 @@ def test_page_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             if block.runs:
                 with redirect_stdout(StringIO()) as stdout:
                     exec(code, namespace)
-                printed = stdout.getvalue()
+                printed = PROGRESS.sub("", stdout.getvalue())
         elif block.info == "text output":
             assert printed == block.text
 
