@@ -54,7 +54,7 @@ def test_a_callback_that_skips_on_one_rank_skips_on_all_however_short_steps_are(
 def test_a_skip_after_the_vote_is_an_error_that_says_when_to_ask(ranks: Any) -> None:
     first, second = ranks.run(f"{CASES}:skipped", 2, hook="backward_end")
     assert second.error == "ScopeError"
-    assert "call it before the backward, in on_loss_ready at the latest" in second.text
+    assert "call it before the backward, in on_backward_start at the latest" in second.text
     assert first.error == "RankError"
     assert "rank 1 failed in Skips" in first.text
 

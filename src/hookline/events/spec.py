@@ -1,7 +1,7 @@
 """The table of events: the only module that declares built-in events.
 
 The hooks of ``Callback``, ``docs/events.md``, ``hookline events`` and the table of foreign hooks are generated from it
-or checked against it. To add an event, add its row here and emit it in the loop.
+or checked against it. ``docs/design.md`` lists the other steps to add an event.
 """
 
 from __future__ import annotations

@@ -163,7 +163,11 @@ class Loop:
 
     @property
     def eval_due(self) -> bool:
-        """True if an evaluation is due now: by ``eval_every``, by request, or at the end."""
+        """True if an evaluation is due now: by ``eval_every``, by request, or at the end.
+
+        To find out, it goes through the end of the step up to the evaluation. Hooks such as ``on_metrics_ready`` and
+        ``on_train_epoch_end`` run in it, and a rollback is made. Read it after ``loop.step()``.
+        """
         return self.engine.eval_due()
 
     def eval_batches(self, loaders: Any, stage: str = "val") -> Generator[Any, None, Any]:

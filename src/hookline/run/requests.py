@@ -86,7 +86,7 @@ class Requests:
         self.clear()
 
     def clear(self) -> None:
-        """Drop all requests when a run begins, except a signal's, which may come at any time."""
+        """Drop all requests when a run is opened. ``Signals.listen`` drops the signal of an earlier run."""
         self.asked = self.agreed = Wanted(preempt=self.agreed.preempt)
         self.attention = self.can_skip = False
         self.leave_evaluation = False
@@ -302,7 +302,7 @@ class Requests:
         if self.skip_phase == "after vote":
             raise ScopeError(
                 "run.skip_step(): the ranks have voted on this step already, and the others would not skip it; call "
-                "it before the backward, in on_loss_ready at the latest"
+                "it before the backward, in on_backward_start at the latest"
             )
         if self.skip_phase == "no vote":
             raise ScopeError(

@@ -194,7 +194,7 @@ class RunState:
     rank: int = 0
     world_size: int = 1
     is_training: bool = False
-    """True from the first training step to the last, also in evaluations between them."""
+    """True from the start of training until the run is closed, also in ``on_train_end`` and ``on_fit_end``."""
     failed_in: tuple[int, str] = (0, "")
     """The id of the error that has left an evaluation, and the stage of that evaluation."""
     clock_view: Clock = field(init=False)
@@ -245,7 +245,7 @@ class RunState:
         self.clear_batch()
 
     def end_training(self) -> None:
-        """Record that the steps of training have ended, or that the run is closed."""
+        """Record that the run is closed."""
         self.is_training = False
 
     def set_max_duration(self, duration: Duration | None) -> None:

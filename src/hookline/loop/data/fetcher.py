@@ -14,7 +14,7 @@ from hookline.run import RunState
 
 
 class Fetcher:
-    """Fetch batches. Ctrl-C ends a wait for data at once.
+    """Fetch batches. A signal or Ctrl-C ends a wait for data at once, in one process.
 
     Args:
         state: The state of the run.
@@ -47,7 +47,7 @@ class Fetcher:
             self._requests.wait(leave=False)
 
     def after_failure(self, error: BaseException) -> Any:
-        """Return ``LEFT`` if Ctrl-C or ``StopTraining`` has ended the wait. Raise any other error."""
+        """Return ``LEFT`` if a signal, Ctrl-C or ``StopTraining`` has ended the wait. Raise any other error."""
         state, requests = self._state, self._requests
         waited = requests.waiting
         requests.wait(leave=False)

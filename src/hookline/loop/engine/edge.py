@@ -1,7 +1,7 @@
-"""``Edge``: the end of a step. It runs its stages once, in a written order, and decides whether training goes on.
+"""``Edge``: the end of a step. It goes through its stages in one order, and decides whether training continues.
 
-The stages: look what is due, roll back, end the interval or the epoch's training; evaluate; end the epoch; settle;
-decide; save. A custom loop evaluates in its body: ``loop.eval_due`` goes through the edge up to the evaluation.
+The stages: look (roll back, end the interval or the steps of the epoch, find out what is due); evaluate; end the epoch;
+settle; decide; save. A custom loop evaluates in its body: ``loop.eval_due`` goes through the edge up to the evaluation.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Edge:
             self._look_at_step()
 
     def advance(self) -> bool:
-        """Go through the rest of the edge. Return whether the epoch is over."""
+        """Go through the rest of the edge. Return whether this epoch makes no more steps: it or training is over."""
         requests = self._requests
         self.advance_to_evaluation()
         self.stage = Stage.DONE

@@ -189,7 +189,7 @@ class Engine:
         self.extend: Duration | None = None
         """How much longer than before a fit trains."""
         self.ended: str | None = None
-        """Why the run has ended, if it is finished."""
+        """Why the run had ended, if the checkpoint that was loaded is that of a finished run."""
         self.finished = False
         """The checkpoint that was loaded is that of a finished run."""
 

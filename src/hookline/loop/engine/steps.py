@@ -307,7 +307,7 @@ class Steps:
                     return MISSING
 
     def by_halves(self, run: Run) -> Any:
-        """Make the steps of an epoch with the halves: with several ranks or optimizers, or autocast.
+        """Make the steps of an epoch with the halves: with several ranks or optimizers, autocast, or a closure.
 
         Returns:
             As ``of_task``.

@@ -1,4 +1,4 @@
-"""One evaluation or prediction: a generator of the batches of some loaders, which leaves nothing changed behind it."""
+"""One evaluation or prediction: a generator of the batches of some loaders, which leaves training as it was."""
 
 from __future__ import annotations
 
@@ -391,7 +391,7 @@ class Evaluator:
 
     @contextmanager
     def untouched(self, stage: str, loaders: list[Any], audience: Audience = Audience.ALL) -> Iterator[None]:
-        """Restore modes, random states, gradients, grad mode, clocks and the current batch on every way out."""
+        """Restore modes, random states, gradients, grad mode, stage and batch on every way out."""
         state, line = self._state, self._line
         with ExitStack() as stack:
             stack.enter_context(same_random_state([g for loader in loaders for g in generators(loader)]))
