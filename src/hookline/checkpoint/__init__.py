@@ -1,4 +1,4 @@
-"""Checkpoints on disk: saved whole or not at all, checked when they are read, and never a pickle."""
+"""Checkpoints on disk: written atomically, verified when they are read, and without pickle."""
 
 from hookline.checkpoint.inspect import Checkpoint
 from hookline.checkpoint.lock import FolderLock

@@ -1,4 +1,4 @@
-"""What ranks do about a checkpoint, each its part: if one cannot, all of them raise the same error."""
+"""Checkpoint work that all ranks share: if one rank fails, all ranks raise the same error."""
 
 from __future__ import annotations
 
@@ -11,10 +11,17 @@ from hookline.errors import CheckpointCorruptError, CheckpointError, CheckpointW
 
 
 def agreed(group: AnyGroup, act: Callable[[], Any]) -> list[Any]:
-    """By all: what each rank's act gives (plain values), by rank. What one of them raises is raised by all.
+    """Call ``act`` on every rank and return the results of all ranks, by rank.
 
-    No rank raises alone, so that none waits for one that is gone. Only what is wrong with a checkpoint is agreed on;
-    other errors end the run, as they do everywhere.
+    If ``act`` fails on one rank, all ranks raise its error, so that no rank waits for a rank that has stopped. This
+    covers errors of checkpoints, state and setup. Other errors are raised on their rank only and end the run.
+
+    Args:
+        group: The ranks. All of them have to call this function.
+        act: Function to call on each rank. It returns plain values that ranks can exchange.
+
+    Returns:
+        The result of each rank, by rank.
     """
     value, error = None, None
     try:
@@ -33,12 +40,12 @@ def agreed(group: AnyGroup, act: Callable[[], Any]) -> list[Any]:
 
 
 def by_zero(group: AnyGroup, act: Callable[[], Any]) -> Any:
-    """By all: what rank zero's act gives (a plain value), or raises, on every rank."""
+    """Call ``act`` on rank zero and return its result, or raise its error, on every rank."""
     return agreed(group, act if group.rank == 0 else lambda: None)[0]
 
 
 def _told(error: Exception) -> dict[str, Any]:
-    """An error in words that another process can make it of."""
+    """Return an error as plain values, from which another rank can build the same error."""
     notes = list(getattr(error, "__notes__", ()))
     if isinstance(error, CheckpointWriteError):
         cause = error.__reduce__()[1][1]

@@ -1,4 +1,4 @@
-"""``BackgroundWriter``: a checkpoint is copied while training waits, and written while training goes on."""
+"""``BackgroundWriter``: write a checkpoint in a thread while training continues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class _Flight(Generic[T]):
-    """A save that is being written."""
+    """A save in progress."""
 
     __slots__ = ("done", "ended", "pid", "step")
 
@@ -30,33 +30,37 @@ class _Flight(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _Outcome(Generic[T]):
-    """How a save ended: one of the two is set, unless ``write`` returns nothing."""
+    """The result or the error of a save. Both are ``None`` if ``write`` returned ``None``."""
 
     result: T | None = None
     error: BaseException | None = None
 
 
 class BackgroundWriter(Generic[T]):
-    """Writes snapshots in a thread, at most one at a time, and never loses an error.
+    """Write snapshots in a thread, at most one at a time, and report every error.
 
-    ``write`` is called in the thread, with a copy that nobody changes, and ``ended`` when that has ended.
-    ``done`` and every error come back in
-    the thread that calls ``submit``, ``poll``, ``wait`` or ``close``. The thread is not a daemon: a program that
-    ends waits for the last save, also if nobody closes the writer. ``close`` it in a ``finally``.
+    The writer copies each snapshot into buffers that it reuses for the next one. ``done`` callbacks and errors of
+    ``write`` surface in the thread that calls ``submit``, ``poll``, ``wait`` or ``close``. The writer thread is not
+    a daemon: a program that ends waits for the last save, even if nothing closes the writer. Call ``close`` in a
+    ``finally``.
 
-    The copy lives in buffers that are kept from save to save. What ``write`` returns must not hold the tensors.
+    Args:
+        write: Function that writes a snapshot. The thread calls it with a copy that no other code changes. Its
+            result must not hold the tensors.
+        ended: Function that the thread calls when a save has ended.
 
-    >>> import torch
-    >>> from hookline.checkpoint.snapshot import About
-    >>> written = []
-    >>> writer = BackgroundWriter(lambda snapshot: written.append(snapshot.weights["w"].tolist()))
-    >>> weight = torch.ones(2)
-    >>> writer.submit(Snapshot(About(1, 0, 1, 1, 0.0, "run"), {"w": weight}))
-    >>> weight.zero_()  # training goes on
-    tensor([0., 0.])
-    >>> writer.close()
-    >>> written
-    [[1.0, 1.0]]
+    Example:
+        >>> import torch
+        >>> from hookline.checkpoint.snapshot import About
+        >>> written = []
+        >>> writer = BackgroundWriter(lambda snapshot: written.append(snapshot.weights["w"].tolist()))
+        >>> weight = torch.ones(2)
+        >>> writer.submit(Snapshot(About(1, 0, 1, 1, 0.0, "run"), {"w": weight}))
+        >>> weight.zero_()  # training continues
+        tensor([0., 0.])
+        >>> writer.close()
+        >>> written
+        [[1.0, 1.0]]
     """
 
     def __init__(self, write: Callable[[Snapshot], T], ended: Callable[[], None] = lambda: None) -> None:
@@ -67,10 +71,14 @@ class BackgroundWriter(Generic[T]):
         self._outcome: _Outcome[T] | None = None
 
     def submit(self, snapshot: Snapshot, done: Callable[[T], None] | None = None) -> None:
-        """Copy the snapshot and have the copy written. Everything may be changed when this returns.
+        """Copy the snapshot and start to write the copy.
 
-        It waits for the save before, and if that one has failed, raises its error and writes nothing.
-        ``done`` gets what ``write`` returns.
+        The caller may change everything in the snapshot when this method returns. It first waits for the previous
+        save. If that save failed, it raises the error and writes nothing.
+
+        Args:
+            snapshot: The snapshot to write.
+            done: Function to call with the result of ``write``.
         """
         self.wait()
         copied = self._copies.of(snapshot)
@@ -79,45 +87,48 @@ class BackgroundWriter(Generic[T]):
         self._flight = flight
         try:
             thread.start()
-        except RuntimeError:  # no more threads: nothing is in flight
+        except RuntimeError:  # Python could not start a thread, so no save is in progress.
             self._flight = None
             raise
 
     def poll(self) -> None:
-        """Raise the error of a save that has failed, or call ``done`` of one that has ended; once for each."""
+        """Raise the error of a failed save, or call ``done`` of a completed one; once per save."""
         if self._outcome is not None:
             self._settle()
 
     def wait(self) -> None:
-        """Wait for the save in flight, then do as ``poll``. After an interrupt it can be called again."""
+        """Wait for the save in progress, then act as ``poll`` does.
+
+        After an interrupt, it can be called again.
+        """
         if self._flight is None:
             return
-        if self._flight.pid != os.getpid():  # a forked child has no such thread; the parent's goes on
+        if self._flight.pid != os.getpid():  # A forked child does not have the thread; the parent still does.
             self._flight = self._outcome = None
             return
-        # Not Thread.join(): after a KeyboardInterrupt in it, Python 3.11 takes the running thread for ended.
+        # Not Thread.join(): after a KeyboardInterrupt in join(), Python 3.11 considers the running thread ended.
         while not self._flight.ended.wait(0.2):
-            pass  # a signal that comes just before Python waits for a lock is seen only when it wakes up again
+            pass  # Python handles a signal that arrives just before the wait only when the wait returns.
         self._settle()
 
     @property
     def in_flight(self) -> bool:
-        """Whether a save is being written, in this process."""
+        """True if this process is writing a save."""
         flight = self._flight
         return flight is not None and flight.pid == os.getpid() and not flight.ended.is_set()
 
     def when_ended(self, act: Callable[[], None]) -> None:
-        """Call a function when the save in flight has ended, in its thread; at once if it has."""
+        """Call a function in the writer thread when the save in progress ends, or at once."""
         self._ended = act
         if not self.in_flight:
             act()
 
     def close(self) -> None:
-        """Wait for the save in flight and give the buffers back, also if the save has failed."""
+        """Wait for the save in progress and release the buffers, even if the save failed."""
         try:
             self.wait()
         finally:
-            if self._flight is None:  # else the wait was interrupted, and the thread still reads them
+            if self._flight is None:  # Otherwise the wait was interrupted, and the thread still reads the buffers.
                 self._copies.clear()
 
     def _run(self, flight: _Flight[T], snapshot: Snapshot) -> None:
@@ -127,7 +138,7 @@ class BackgroundWriter(Generic[T]):
             self._outcome = _Outcome(error=error)
         finally:
             flight.ended.set()
-            self._ended()  # after the outcome is there: whoever looks now finds it
+            self._ended()  # Last, so that the function that it calls finds the outcome.
 
     def _settle(self) -> None:
         outcome, flight = self._outcome, self._flight
@@ -138,7 +149,7 @@ class BackgroundWriter(Generic[T]):
             outcome.error.add_note(f"in the background save of step {flight.step}")
             raise outcome.error
         if flight.done is not None:
-            flight.done(outcome.result)  # type: ignore[arg-type]  # without an error it is what write returned
+            flight.done(outcome.result)  # type: ignore[arg-type]  # Without an error, it is the result of write.
 
     def __del__(self) -> None:
         outcome = getattr(self, "_outcome", None)

@@ -1,7 +1,8 @@
-"""A new folder that is there whole or not at all, whatever is killed or full.
+"""Write a new folder atomically: after a crash, it is either complete or absent.
 
-It is written under a temporary name beside its final place: on the same file system, so that the rename at the end
-is one step. Each file is synced, the manifest is written last, the folder is synced, renamed, and its parent synced.
+The folder is written under a temporary name in the same parent folder, and therefore on the same file system, where a
+rename is atomic. The order is: write and sync each file, write the manifest, sync the folder, rename it, sync the
+parent folder.
 """
 
 from __future__ import annotations
@@ -21,11 +22,17 @@ _MOST_NUMBERS: Final = 10_000
 
 
 class Commit:
-    """One checkpoint that is being written. Leaving the ``with`` before ``finish`` removes all of it.
+    """Write one checkpoint. Leaving the ``with`` block before ``finish`` removes all its files.
 
-    A name that is taken is never written over: the new one gets a number, ``step-00000500-2``.
+    An existing checkpoint is never overwritten: the new one gets a number, such as ``step-00000500-2``.
 
-    Every ``OSError`` becomes a ``CheckpointWriteError`` with the path, what was needed and what is free.
+    Args:
+        folder: Folder in which to create the checkpoint.
+        name: Name of the checkpoint.
+        needed: Number of bytes to write, which must be free on the file system.
+
+    Raises:
+        CheckpointWriteError: For every ``OSError``, with the path, the bytes needed and the bytes free.
     """
 
     def __init__(self, folder: Path, name: str, needed: int) -> None:
@@ -38,7 +45,7 @@ class Commit:
 
     @property
     def folder(self) -> Path:
-        """Where it is written."""
+        """Temporary folder that holds the files until ``finish``."""
         return self._temporary
 
     def __enter__(self) -> Self:
@@ -63,12 +70,12 @@ class Commit:
             raise self._failed(self._temporary / name, error) from error
 
     def finish(self, manifest: bytes) -> Path:
-        """Write the manifest and give the folder its name: from now on it is there, also after a power cut."""
+        """Write the manifest and rename the folder. The checkpoint then survives a power failure."""
         self.write(names.MANIFEST, [manifest])
         try:
             os.fsync(self._directory)
             final = self._rename()
-            self._done = True  # it is there now: an error of the last sync must not take it away again
+            self._done = True  # The checkpoint exists now; __exit__ must not remove it if the last sync fails.
             sync_folder(self._folder)
         except OSError as error:
             raise self._failed(self._folder / self._name, error) from error
@@ -84,7 +91,7 @@ class Commit:
             except OSError as error:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
                     raise
-                continue  # someone has just made it
+                continue  # Another process has just created a checkpoint of this name.
             return final
         raise OSError(errno.EEXIST, f"{_MOST_NUMBERS:,} checkpoints have this name")
 
@@ -110,7 +117,7 @@ class Commit:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, for its owner alone, and sync the parents that are new, outermost first."""
+    """Create a folder that only its owner can read, and sync each new parent, outermost first."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -123,7 +130,7 @@ def make_folder(folder: Path) -> None:
 
 
 def remove_flat(folder: Path) -> None:
-    """Remove a folder of files. Files only: whatever else is in it makes this fail."""
+    """Remove a folder that contains files only. A subfolder raises ``OSError``."""
     directory = open_folder(folder)
     try:
         for name in sorted(os.listdir(directory)):
@@ -134,12 +141,12 @@ def remove_flat(folder: Path) -> None:
 
 
 def open_folder(folder: Path) -> int:
-    """Open a folder, not a link to one."""
+    """Open a folder and return its file descriptor. A symbolic link raises ``OSError``."""
     return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def sync_folder(folder: Path) -> None:
-    """What was made, renamed or removed in a folder is on the disk afterwards."""
+    """Flush to disk which entries were created, renamed or removed in a folder."""
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)
@@ -148,7 +155,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """What is free for us on the file system of a folder; ``None`` where that is not known."""
+    """Return the free bytes on the file system of a folder, or ``None`` if they are unknown."""
     try:
         found = os.statvfs(folder)
     except OSError:

@@ -1,4 +1,4 @@
-"""Where two snapshots differ: every path, and the first value at each. Nothing is rounded, nothing is forgiven."""
+"""Compare two snapshots bit by bit, and list every path that differs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hookline.checkpoint.snapshot import About, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One value that is not the same in both."""
+    """One value that differs between two snapshots."""
 
     path: str
     """Such as ``weights/layer.bias`` or ``state/optimizers/main/param_groups/0/lr``."""
     first: str
     second: str
     where: str = ""
-    """Of a tensor: the first element that differs, and how many do."""
+    """For a tensor: index of the first element that differs, and the number of such elements."""
 
     def __str__(self) -> str:
         place = f" {self.where}" if self.where else ""
@@ -33,17 +33,25 @@ class Difference:
 
 
 def compare(first: Snapshot, second: Snapshot, ignore: Collection[str] = ()) -> list[Difference]:
-    """All differences: of what the manifest says, then of the state in its own order, then of the weights.
+    """Return all differences: first in the manifest, then in the state, then in the weights.
 
-    The weights come last because they are what everything else acts on. Values are the same if their type and all
-    their bits are: NaN is NaN, and 0.0 is not -0.0. The order of the keys in a dict does not count. A path that
-    fits one of ``ignore`` (``*`` stands for anything) is passed over, with all below it.
+    Two values are equal if their types and all their bits are equal: NaN equals NaN, and 0.0 differs from -0.0. The
+    order of the keys in a dict does not count.
 
-    >>> about = About(step=4, epoch=0, batch=4, sample=4, seconds=1.0, run="demo")
-    >>> one = Snapshot(about, {"w": torch.tensor([1.0, 2.0])}, {"lr": 0.1})
-    >>> other = Snapshot(about, {"w": torch.tensor([1.0, 2.5])}, {"lr": 0.1})
-    >>> print(*compare(one, other))
-    weights/w at [1], 1 of 2 differ: 2.0 and 2.5
+    Args:
+        first: One snapshot.
+        second: The other snapshot.
+        ignore: Patterns of paths to skip, together with everything below them. ``*`` matches any characters.
+
+    Returns:
+        The differences. The weights come last because all other state affects them.
+
+    Example:
+        >>> about = About(step=4, epoch=0, batch=4, sample=4, seconds=1.0, run="demo")
+        >>> one = Snapshot(about, {"w": torch.tensor([1.0, 2.0])}, {"lr": 0.1})
+        >>> other = Snapshot(about, {"w": torch.tensor([1.0, 2.5])}, {"lr": 0.1})
+        >>> print(*compare(one, other))
+        weights/w at [1], 1 of 2 differ: 2.0 and 2.5
     """
     parts = (
         ("about", _fields(first.about), _fields(second.about)),
@@ -98,17 +106,17 @@ def _of_tensors(path: str, one: Tensor, other: Tensor) -> Iterator[Difference]:
         where = f"at {place}, {count:,} of {one.numel():,} differ"
         yield Difference(path, _shown(left[index].item()), _shown(right[index].item()), where)
     elif tensor_bytes.own_strides(one) != tensor_bytes.own_strides(other):
-        # The values are the same, but sums over them are made in another order.
+        # The values are equal, but operations such as sum() add them in another order.
         yield Difference(path, f"strides {list(one.stride())}", f"strides {list(other.stride())}")
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Two values of one type."""
+    """True if two values of one type have the same bits."""
     if isinstance(one, float):
         return struct.pack("<d", one) == struct.pack("<d", other)
     if isinstance(one, complex):
         return _same(one.real, other.real) and _same(one.imag, other.imag)
-    if hasattr(one, "tobytes"):  # an array of NumPy, which need not be installed
+    if hasattr(one, "tobytes"):  # A NumPy array. NumPy may not be installed.
         return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
     return bool(one == other)
 
@@ -119,7 +127,7 @@ def _shown(value: Any) -> str:
 
 
 def _typed(value: Any) -> str:
-    """A value with its type, where the types differ."""
+    """Return a value together with its type."""
     if isinstance(value, Tensor):
         return f"a tensor of {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     if isinstance(value, Mapping | list | tuple | set | frozenset):

@@ -1,4 +1,4 @@
-"""The weights of a checkpoint, whoever wrote it, as one file of safetensors that every tool reads."""
+"""Write the weights of any checkpoint, sharded or not, as one safetensors file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hookline.errors import CheckpointWriteError, SetupError
 
 @dataclass(frozen=True, slots=True)
 class Consolidated:
-    """What was written."""
+    """Path, number of tensors and size in bytes of the file that was written."""
 
     path: Path
     tensors: int
@@ -34,10 +34,20 @@ class Consolidated:
 
 
 def consolidate(checkpoint: Checkpoint, path: Path, *, force: bool = False) -> Consolidated:
-    """Write the weights, tensor after tensor, so that at most one of them that ranks have shared is in memory.
+    """Write the weights of a checkpoint to one safetensors file.
 
-    The hashes of what is read are checked before a byte is written. The file has its name when it is whole; one that
-    is there is replaced with ``force`` only.
+    At most one sharded tensor is in memory at a time. The hashes are verified before anything is written. The file
+    gets its name when it is complete.
+
+    Args:
+        checkpoint: The checkpoint to read.
+        path: Path of the file to write. It must end in ``.safetensors``.
+        force: Replace an existing file.
+
+    Raises:
+        SetupError: If ``path`` is not usable, or safetensors does not support the dtype of a weight.
+        CheckpointCorruptError: If the checkpoint is damaged.
+        CheckpointWriteError: If the file cannot be written.
     """
     path = path.absolute()
     if path.suffix != ".safetensors":
@@ -63,7 +73,7 @@ def consolidate(checkpoint: Checkpoint, path: Path, *, force: bool = False) -> C
 
 
 def _header(plain: dict[str, Tensor], shards: ShardReader) -> tuple[bytes, list[str], int]:
-    """The head of the file, the names in their order there, and the size of it all."""
+    """Return the header of the file, the names in the order of the file, and the file size."""
     kinds = {name.removeprefix(WEIGHTS): its for name, its in shards.tensors.items() if name.startswith(WEIGHTS)}
     both: dict[str, Tensor | ShardedTensor] = {**kinds, **plain}
     order = sorted(both, key=lambda name: (-both[name].dtype.itemsize, name))

@@ -1,4 +1,4 @@
-"""``Copies``: a copy of a snapshot in buffers that are used again for the next one."""
+"""``Copies``: copy snapshots into buffers that are reused for the next snapshot."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hookline.checkpoint.snapshot import Snapshot
 from hookline.errors import StateError
 
 _ALIGNED: Final = 16
-"""A copied range begins at a multiple of this: the largest element, a complex128, stays aligned in it."""
+"""Alignment in bytes of each copied range: enough for the largest element type, complex128."""
 _PLAIN: Final = frozenset({int, float, str, bytes, bool, complex, type(None)})
 
 _Path: TypeAlias = tuple[Any, ...]
-"""Where a tensor is: the keys and indices on the way to it."""
+"""Position of a tensor in the snapshot: the keys and indices that lead to it."""
 _Place: TypeAlias = tuple[int, torch.dtype, torch.Size, tuple[int, ...], torch.device]
-"""Which memory a tensor shows, and how."""
+"""The memory of a tensor and how the tensor views it."""
 _Storage: TypeAlias = tuple[torch.device, int, int]
 """A storage: its device, address and size."""
 
@@ -32,7 +32,7 @@ class _Range:
     """The bytes of one storage that the tensors of a snapshot use."""
 
     path: _Path
-    """Where it was met first: the next snapshot has the same bytes there, most likely."""
+    """Path of the first tensor in the range. The next snapshot usually has the same bytes there."""
     on_gpu: bool
     start: int
     end: int
@@ -40,12 +40,12 @@ class _Range:
 
 @dataclass(frozen=True, slots=True)
 class _Copied:
-    """Where a tensor goes."""
+    """Destination of a tensor."""
 
     view: Tensor
-    """The same tensor over the copied bytes."""
+    """The same tensor as a view of the copied bytes."""
     raw: Tensor | None
-    """Its bytes, where torch cannot copy it as what it is: it overlaps itself, or its dtype is a rare one."""
+    """Its bytes, if torch cannot copy the tensor: it overlaps itself or has a rare dtype."""
 
     def fill(self, tensor: Tensor) -> None:
         if self.raw is None:
@@ -57,35 +57,36 @@ class _Copied:
 
 
 class Copies:
-    """Copies snapshots, all into the same memory: a new copy overwrites the one before.
+    """Copy snapshots, all into the same memory: each copy overwrites the previous one.
 
-    Tensors that share memory are copied once and still share it in the copy; what is beside them in a larger
-    storage is left out. Where a run saves the same tensors again, which it nearly always does, nothing is planned
-    anew: each is copied to where it went before.
+    Tensors that share memory are copied once and share memory in the copy. Unused parts of a storage are not copied.
+    A run usually saves the same tensors again. Then each tensor is copied to the same position as before, without
+    a new plan.
 
-    >>> from hookline.checkpoint.snapshot import About
-    >>> weight = torch.arange(3)
-    >>> copied = Copies().of(Snapshot(About(1, 0, 1, 1, 0.0, "run"), {"a": weight, "tied": weight}, {"n": [1]}))
-    >>> weight.zero_(), copied.weights["a"], copied.weights["tied"] is copied.weights["a"]
-    (tensor([0, 0, 0]), tensor([0, 1, 2]), True)
+    Example:
+        >>> from hookline.checkpoint.snapshot import About
+        >>> weight = torch.arange(3)
+        >>> copied = Copies().of(Snapshot(About(1, 0, 1, 1, 0.0, "run"), {"a": weight, "tied": weight}, {"n": [1]}))
+        >>> weight.zero_(), copied.weights["a"], copied.weights["tied"] is copied.weights["a"]
+        (tensor([0, 0, 0]), tensor([0, 1, 2]), True)
     """
 
     def __init__(self) -> None:
         self._buffers: dict[_Path, Tensor] = {}
-        """By the place in the snapshot at which their memory is met first."""
+        """Buffers by the path of the first tensor in them."""
         self._copied: dict[_Place, _Copied] = {}
 
     @property
     def size(self) -> int:
-        """The bytes in the buffers."""
+        """Total size of the buffers in bytes."""
         return sum(buffer.nbytes for buffer in self._buffers.values())
 
     def clear(self) -> None:
-        """Give the memory back, once the last copy is let go."""
+        """Drop the buffers. Their memory is freed when the last copy is released."""
         self._buffers, self._copied = {}, {}
 
     def of(self, snapshot: Snapshot) -> Snapshot:
-        """The copy. It is complete: what happens to the tensors afterwards does not reach it."""
+        """Return a copy of the snapshot. Later changes to the tensors do not affect it."""
         tensors: list[Tensor] = []
         _collect((snapshot.weights, snapshot.state), tensors)
         places = [_place(tensor) if _is_plain(tensor) else None for tensor in tensors]
@@ -97,7 +98,7 @@ class Copies:
                 self._copied[source].fill(tensor)
         for device in {place[-1] for place in sources if place[-1].type == "cuda"}:
             torch.cuda.synchronize(device)
-        known: dict[int, Any] = {}  # by identity, as deepcopy wants it
+        known: dict[int, Any] = {}  # By id(), as the memo of deepcopy.
         for place, tensor in zip(places, tensors, strict=True):
             if id(tensor) not in known:
                 known[id(tensor)] = _clone(tensor) if place is None else self._copied[place].view
@@ -107,7 +108,7 @@ class Copies:
         return Snapshot(replace(snapshot.about, metrics=metrics, environment=environment), weights, state)
 
     def _plan(self, snapshot: Snapshot) -> None:
-        """Give each tensor its place in a buffer."""
+        """Assign each tensor a position in a buffer."""
         located = [pair for pair in _located((snapshot.weights, snapshot.state), ()) if _is_plain(pair[1])]
         ranges: dict[_Storage, _Range] = {}
         for path, tensor in located:
@@ -120,7 +121,10 @@ class Copies:
             self._copied[_place(tensor)] = _aim(self._buffers[range_.path], range_.start, tensor)
 
     def _make_room(self, ranges: Collection[_Range]) -> None:
-        """Make the buffers. Those that do not fit go before new ones are made: there is never more than one copy."""
+        """Allocate the buffers.
+
+        Buffers of another size are freed first, so that memory never holds two copies.
+        """
         self._copied = {}
         kept = {}
         for range_ in ranges:
@@ -130,24 +134,24 @@ class Copies:
         self._buffers = kept
         for range_ in ranges:
             if range_.path not in kept:
-                # Pinned memory makes the copy from a GPU quick.
+                # Pinned memory makes the copy from a GPU faster.
                 size = range_.end - range_.start
                 kept[range_.path] = torch.empty(size, dtype=torch.uint8, pin_memory=range_.on_gpu)
 
 
 def _aim(buffer: Tensor, start: int, tensor: Tensor) -> _Copied:
-    """Where a tensor goes in a buffer that holds its storage from the byte ``start`` on."""
+    """Return the destination of a tensor in a buffer that holds its storage from byte ``start``."""
     first, last = _bytes(tensor)
     offset = (first - start) // tensor.element_size()
     view = torch.empty(0, dtype=tensor.dtype).set_(buffer.untyped_storage(), offset, tensor.shape, tensor.stride())
-    # A copy of bools as bools would make each byte 0 or 1.
+    # Copying bools as bools would change every byte to 0 or 1.
     common = tensor.dtype in tensor_bytes.STORED_AS and tensor.dtype is not torch.bool
     as_it_is = common and tensor_bytes.fills(tensor.shape, tensor.stride())
     return _Copied(view, None if as_it_is else buffer[first - start : last - start])
 
 
 def _bytes(tensor: Tensor) -> tuple[int, int]:
-    """The first byte of its storage that a tensor uses, and the one after the last."""
+    """Return the first byte of its storage that a tensor uses, and the byte after the last."""
     first = int(tensor.storage_offset()) * tensor.element_size()
     reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     return first, first + (reach + 1) * tensor.element_size()
@@ -163,7 +167,7 @@ def _place(tensor: Tensor) -> _Place:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether the tensor is no more than a view of bytes; a sparse one, say, is not."""
+    """True if the tensor is only a view of bytes, unlike for example a sparse tensor."""
     if type(tensor) is not Tensor and type(tensor) is not nn.Parameter:
         return False
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
@@ -176,7 +180,7 @@ def _clone(tensor: Tensor) -> Tensor:
 
 
 def _collect(value: Any, found: list[Tensor]) -> None:
-    """Every tensor of a tree. One inside of some other object is met by ``_copy``."""
+    """Append every tensor of a tree. ``_copy`` finds those inside other objects."""
     if isinstance(value, Tensor):
         found.append(value)
     elif isinstance(value, Mapping):
@@ -190,7 +194,7 @@ def _collect(value: Any, found: list[Tensor]) -> None:
 
 
 def _located(value: Any, path: _Path) -> Iterator[tuple[_Path, Tensor]]:
-    """The same tensors with their paths, which takes longer."""
+    """Yield the same tensors with their paths, which takes longer."""
     if isinstance(value, Tensor):
         yield path, value
     elif isinstance(value, Mapping):
@@ -202,7 +206,7 @@ def _located(value: Any, path: _Path) -> Iterator[tuple[_Path, Tensor]]:
 
 
 def _copy(value: Any, path: str, known: dict[int, Any]) -> Any:
-    """A copy of a tree; the tensors in ``known`` are taken from there, by their identity."""
+    """Return a copy of a tree, with the objects in ``known`` replaced by their copies."""
     kind = type(value)
     if kind in _PLAIN:
         return value
@@ -211,7 +215,7 @@ def _copy(value: Any, path: str, known: dict[int, Any]) -> Any:
     if kind is dict or (isinstance(value, Mapping) and not isinstance(value, dict)):
         return {key: _copy(part, f"{path}.{key}", known) for key, part in value.items()}
     if kind is list or kind is tuple:
-        if set(map(type, value)) <= _PLAIN:  # long lists of numbers are common
+        if set(map(type, value)) <= _PLAIN:  # Long lists of numbers are common.
             return kind(value)
         return kind(_copy(part, f"{path}.{index}", known) for index, part in enumerate(value))
     try:

@@ -1,4 +1,4 @@
-"""The way back from JSON and tensors to a tree of values. Every kind is known by name here; nothing is imported."""
+"""Decode JSON and tensors to a tree of values, without importing anything."""
 
 from __future__ import annotations
 
@@ -23,10 +23,19 @@ _HEX: Final = re.compile(r"-?0x[0-9a-f]+")
 
 
 def decode(tree: Any, tensors: Mapping[str, Tensor], path: str) -> Any:
-    """The tree that was given to ``encode``. What it could not have written is a ``CheckpointCorruptError``.
+    """Return the tree that was given to ``encode``.
 
-    >>> decode({"betas": {"$tuple": [0.9, 0.99]}}, {}, "state.json")
-    {'betas': (0.9, 0.99)}
+    Args:
+        tree: The parsed JSON.
+        tensors: The tensors by name.
+        path: Path of the file, for errors.
+
+    Raises:
+        CheckpointCorruptError: If ``encode`` cannot have written the tree.
+
+    Example:
+        >>> decode({"betas": {"$tuple": [0.9, 0.99]}}, {}, "state.json")
+        {'betas': (0.9, 0.99)}
     """
     decoder = _Decoder(tensors, path)
     value = decoder.value(tree)
@@ -36,7 +45,7 @@ def decode(tree: Any, tensors: Mapping[str, Tensor], path: str) -> Any:
 
 
 class _Decoder:
-    """Walks the tree and knows how deep it is."""
+    """Walks the tree and counts its depth."""
 
     def __init__(self, tensors: Mapping[str, Tensor], path: str) -> None:
         self.used: set[str] = set()
@@ -152,7 +161,7 @@ def _dtype(_: _Decoder, text: Any) -> torch.dtype:
 
 def _counter(decoder: _Decoder, tree: Any) -> Counter[Any]:
     counter: Counter[Any] = Counter()
-    dict.update(counter, decoder.dict(tree))  # Counter's own update adds up
+    dict.update(counter, decoder.dict(tree))  # Counter.update() would add the counts.
     return counter
 
 

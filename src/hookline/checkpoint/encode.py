@@ -1,20 +1,20 @@
-"""State as JSON and tensors, without pickle: a tree of values becomes a tree that JSON can hold and named tensors.
+"""Encode state without pickle: a tree of values becomes JSON and named tensors.
 
-Kept exactly: None, bool, int of any size, float (with NaN, infinities and -0.0), complex, str, bytes, list, tuple,
-dict (its order, and keys of any of these kinds that can be hashed), OrderedDict, Counter, set, frozenset,
-torch.Size, torch.dtype, torch.device, tensors, NumPy arrays of numbers.
+These types are restored exactly: None, bool, int of any size, float (with NaN, infinities and -0.0), complex, str,
+bytes, list, tuple, dict (with its order, and with keys of any of these types that are hashable), OrderedDict, Counter,
+set, frozenset, torch.Size, torch.dtype, torch.device, tensors, NumPy arrays of numbers.
 
-Made plain, because what is needed of them is their value:
+These types are restored as a simpler type:
 
-- deque becomes a list; a named tuple a tuple; Path a str; bytearray bytes; every other mapping (defaultdict,
-  ModuleDict, a subclass of dict) a dict.
-- NumPy scalars, and members of IntEnum and StrEnum, become Python's own bool, int, float, complex or str.
-- A parameter or a plain subclass of Tensor becomes a plain tensor. Tensors come back on the CPU, without gradient.
-- Tensors that are one and the same memory, seen alike, come back as one again. Others that overlap in part come
-  back equal, but no longer shared. A list or dict that is in the tree twice comes back as two.
+- A deque becomes a list, a named tuple a tuple, a Path a str, a bytearray bytes. Every other mapping (defaultdict,
+  ModuleDict, a subclass of dict) becomes a dict.
+- NumPy scalars and members of IntEnum and StrEnum become bool, int, float, complex or str.
+- A parameter or a plain subclass of Tensor becomes a plain tensor, on the CPU and without gradient.
+- Tensors that are equal views of the same memory become one tensor again. Tensors that overlap in part become
+  separate tensors. A list or dict that is in the tree twice becomes two.
 
-All else is refused with the path of its key: a function, a generator, a member of a plain Enum, a Duration (save
-its text), an object of the user's own. To bring it back would mean to import and run what a file names.
+All other types raise an error with the path of their key: a function, a generator, a member of a plain Enum, a Duration
+(save its string), an instance of a user's class. To restore them would mean to import and run code that a file names.
 """
 
 from __future__ import annotations
@@ -38,38 +38,46 @@ from hookline.distributed.dtensors import is_spread
 from hookline.errors import StateError
 
 MAX_DEPTH: Final = 64
-"""The deepest nesting; one that is deeper contains itself, or is no state."""
+"""Deepest nesting. A deeper tree probably contains itself."""
 LONG_BYTES: Final = 4096
-"""Bytes of this length and more are kept beside the tensors: in JSON they would take a third more."""
+"""Bytes of this length or more are stored with the tensors: in JSON they need more space."""
 _PLAIN: Final = frozenset({str, bool, type(None)})
 _GENERAL_HINT: Final = "save plain values, lists, dicts and tensors, and make it again in load_state_dict()"
 
 
 def encode(tree: Any, *, spread: bool = False) -> tuple[Any, dict[str, Tensor]]:
-    """A tree as JSON can hold it, and its tensors by the path of their key. No tensor is copied.
+    """Return a tree as JSON values, and its tensors by the path of their key.
 
-    ``spread``: tensors that are spread over ranks may be among them, for whoever can write those.
+    No tensor is copied.
 
-    >>> encode({"lr": 0.1, "betas": (0.9, 0.99), "best": float("inf")})
-    ({'lr': 0.1, 'betas': {'$tuple': [0.9, 0.99]}, 'best': {'$float': 'inf'}}, {})
-    >>> encode({"callbacks": {"Mine": {"rule": print}}})  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    hookline.errors.StateError: callbacks/Mine/rule: a builtin_function_or_method cannot be saved; ...
+    Args:
+        tree: The values to encode.
+        spread: Accept sharded tensors. The caller then has to write them.
+
+    Raises:
+        StateError: If the tree contains a value that cannot be saved.
+
+    Example:
+        >>> encode({"lr": 0.1, "betas": (0.9, 0.99), "best": float("inf")})
+        ({'lr': 0.1, 'betas': {'$tuple': [0.9, 0.99]}, 'best': {'$float': 'inf'}}, {})
+        >>> encode({"callbacks": {"Mine": {"rule": print}}})  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        hookline.errors.StateError: callbacks/Mine/rule: a builtin_function_or_method cannot be saved; ...
     """
     encoder = _Encoder(spread=spread)
     return encoder.value(tree), encoder.tensors
 
 
 def check(tree: Any, *, spread: bool = False) -> None:
-    """Raise what ``encode`` would raise; for the start of a run, before an hour of training is at stake."""
+    """Raise the error that ``encode`` would raise. A run calls this at its start, to fail early."""
     try:
         encode(tree, spread=spread)
-    except StateError as error:  # the path is in its text: how the tree was walked says nothing more
+    except StateError as error:  # The message contains the path; the recursive traceback adds nothing.
         raise error.with_traceback(None) from None
 
 
 class _Encoder:
-    """Walks the tree and knows the path at which it is."""
+    """Walks the tree and tracks the current path."""
 
     def __init__(self, *, spread: bool = False) -> None:
         self.tensors: dict[str, Tensor] = {}
@@ -92,7 +100,7 @@ class _Encoder:
         return self._foreign(value)
 
     def items(self, values: Iterable[Any]) -> list[Any]:
-        """The encoded items of a list; long lists of numbers or texts are looked at only as a whole."""
+        """Return the encoded items of a list. Long lists of numbers or strings take a fast path."""
         values = list(values)
         kinds = set(map(type, values))
         if kinds <= _PLAIN:
@@ -119,7 +127,7 @@ class _Encoder:
             raise StateError(f"{self._where()}: {problem}")
         path = name = "/".join(self._path) or "value"
         number = 1
-        while name in self.tensors:  # the path a/b of a key "a/b" and of a key "b" in "a"
+        while name in self.tensors:  # Both a key "a/b" and a key "b" inside "a" have the path a/b.
             number += 1
             name = f"{path}#{number}"
         self.tensors[name] = tensor.detach()
@@ -131,7 +139,7 @@ class _Encoder:
         return self.tensor(torch.frombuffer(bytearray(value), dtype=torch.uint8), "$long_bytes")
 
     def unordered(self, values: Iterable[Any]) -> list[Any]:
-        """Sorted as text, so that the same set is always the same file."""
+        """Return the items sorted by their JSON, so that equal sets give equal files."""
         return sorted((self._key(value) for value in values), key=json.dumps)
 
     def number(self, value: int | float) -> Any:
@@ -141,7 +149,7 @@ class _Encoder:
         return {"$complex": [self.value(value.real), self.value(value.imag)]}
 
     def _key(self, key: Any) -> Any:
-        """A key or a member of a set: what is equal must stay equal, and a tensor is equal to itself only."""
+        """Encode a key or an item of a set. Tensors are refused: they are compared by identity."""
         before = len(self.tensors)
         encoded = self._at(_shown(key), key)
         if len(self.tensors) > before:
@@ -155,18 +163,18 @@ class _Encoder:
         return encoded
 
     def _foreign(self, value: Any) -> Any:
-        """NumPy's values are known only where NumPy has been imported; the rest is refused."""
+        """Encode NumPy values, if NumPy has been imported, and refuse everything else."""
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(value, numpy.generic):
             plain = value.item()
             if isinstance(plain, bool | int | float | complex | str | bytes):
                 return self.value(plain)
         if numpy is not None and isinstance(value, numpy.ndarray):
-            # A copy of those that torch will not look into: read-only, backwards, or not in step with their dtype.
+            # torch.from_numpy() does not accept read-only or unaligned arrays or negative strides: copy those.
             usable = value.flags.writeable and value.flags.aligned and min(value.strides, default=0) >= 0
             try:
                 tensor = torch.from_numpy(value if usable else value.copy())
-            except (TypeError, ValueError) as error:  # objects, texts, dates, or bytes in foreign order
+            except (TypeError, ValueError) as error:  # An array of objects, strings, dates or foreign byte order.
                 raise self._error(f"an array of {value.dtype} cannot be saved ({error})", "save numbers") from None
             return self.tensor(tensor, "$ndarray")
         raise self._error(f"{_named(value)} cannot be saved", _hint(value))
@@ -178,7 +186,7 @@ class _Encoder:
         return StateError(f"{self._where()}: {what}; {hint}")
 
 
-# In this order: a bool is an int, a Counter and an OrderedDict are mappings, a torch.Size is a tuple.
+# The order matters: a bool is an int, a Counter and an OrderedDict are mappings, a torch.Size is a tuple.
 _ENCODERS: Final[tuple[tuple[Any, Callable[[_Encoder, Any], Any]], ...]] = (
     (Tensor, lambda encoder, value: encoder.tensor(value)),
     (OrderedDict, lambda encoder, value: {"$OrderedDict": encoder.pairs(value)}),
@@ -202,7 +210,7 @@ _ENCODERS: Final[tuple[tuple[Any, Callable[[_Encoder, Any], Any]], ...]] = (
 def _shown(key: Any) -> str:
     try:
         text = key if isinstance(key, str) else repr(key)
-    except ValueError:  # a whole number of more digits than Python writes
+    except ValueError:  # An integer with more digits than Python converts to a string.
         text = f"<{type(key).__name__}>"
     return text if len(text) <= 100 else f"{text[:100]}…"
 

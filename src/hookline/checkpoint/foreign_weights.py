@@ -1,4 +1,4 @@
-"""Weights from a file or folder of any kind, ours or another tool's. No code from a file is ever run."""
+"""Read weights of Hookline and of other tools, without running code from a file."""
 
 from __future__ import annotations
 
@@ -21,27 +21,45 @@ from hookline.checkpoint.tensor_file import read_tensors
 from hookline.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError, CheckpointNotFoundError
 
 HUGGING_FACE: Final = ("model.safetensors", "pytorch_model.bin")
-"""The files of a folder of Hugging Face, the safer one first; in shards each has an index beside it."""
+"""Files in a Hugging Face folder, the safer one first. A sharded one has an index."""
 STATE_DICTS: Final = ("state_dict", "model_state_dict", "model")
-"""Where the weights are in a file that holds more: Lightning's name first, then what people commonly use."""
+"""Keys of the weights in files of ``torch.save``: Lightning's first, then other common keys."""
 _REFUSED: Final = re.compile(r"\bGLOBAL ((?:\w+\.)*\w+)\s")
-"""How the safe reader of torch names what it refuses to import."""
+"""Finds the class that ``torch.load(weights_only=True)`` refuses, in its error message."""
 _ZIP: Final = b"PK\x03\x04"
 
 
 def read_weights(path: str | Path, *, prefix: str = "") -> dict[str, Tensor]:
-    """The weights in a file or folder, on the CPU, by name.
+    """Return the weights in a file or folder, on the CPU, by name.
 
-    It reads a checkpoint of Hookline, or the folder of a run (its newest valid checkpoint); a ``.safetensors``
-    file; a checkpoint of Lightning or any file of ``torch.save``, always with ``weights_only=True``; and a folder
-    of Hugging Face. With ``prefix`` only the names that begin with it are taken, without it: ``"model."`` for
-    most checkpoints of Lightning, ``"module."`` after ``DataParallel``, ``"_orig_mod."`` after ``torch.compile``.
+    Supported formats:
 
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     torch.save({"state_dict": {"model.weight": torch.ones(2)}}, f"{folder}/lightning.ckpt")
-    ...     read_weights(f"{folder}/lightning.ckpt", prefix="model.")
-    {'weight': tensor([1., 1.])}
+    - a checkpoint of Hookline, or the folder of a run (its newest valid checkpoint)
+    - a ``.safetensors`` file
+    - a checkpoint of Lightning or another file of ``torch.save``, always read with ``weights_only=True``
+    - a Hugging Face folder
+
+    Args:
+        path: The file or folder.
+        prefix: Return only names that start with this prefix, and remove it from them. Examples: ``"model."`` for
+            most checkpoints of Lightning, ``"module."`` after ``DataParallel``, ``"_orig_mod."`` after
+            ``torch.compile``.
+
+    Returns:
+        The tensors by name.
+
+    Raises:
+        CheckpointNotFoundError: If the path does not exist or has no weights.
+        CheckpointMismatchError: If no name starts with ``prefix``.
+        CheckpointCorruptError: If a file is damaged.
+        CheckpointError: If a file contains more than weights.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     torch.save({"state_dict": {"model.weight": torch.ones(2)}}, f"{folder}/lightning.ckpt")
+        ...     read_weights(f"{folder}/lightning.ckpt", prefix="model.")
+        {'weight': tensor([1., 1.])}
     """
     path = Path(path)
     if path.is_dir():
@@ -83,7 +101,7 @@ def _read_folder(folder: Path) -> dict[str, Tensor]:
 
 
 def _read_own(path: Path) -> dict[str, Tensor]:
-    """The weights of one of our checkpoints; the hashes of their files are checked."""
+    """Return the weights of a Hookline checkpoint, and verify the hashes of their files."""
     found = inspect(path.absolute())
     where, files = str(found.path / names.MODEL), found.manifest.files
     with opened(found.path) as folder:
@@ -96,7 +114,7 @@ def _read_own(path: Path) -> dict[str, Tensor]:
 
 
 def _read_shards(index: Path) -> dict[str, Tensor]:
-    """The tensors that an index lists, each from the file that it names, which must be beside it."""
+    """Return the tensors that an index lists, each from the file that the index names."""
     with index.open("rb") as file:
         content = strict_json.parse(file.read(strict_json.MAX_BYTES + 1), str(index))
     places = content.get("weight_map") if isinstance(content, dict) else None
@@ -127,30 +145,30 @@ def _read_file(path: Path) -> dict[str, Tensor]:
         return read(path)
     except CheckpointError:
         raise
-    except Exception as error:  # a damaged file makes the readers raise nearly anything; all of it means the same
+    except Exception as error:  # The readers raise many kinds of exceptions for a damaged file.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CheckpointCorruptError(str(path), f"it cannot be read: {reason[:300]}", "is it complete?") from error
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    """The library checks the header against the size of the file before it makes anything."""
+    """Return the tensors of a file. safetensors checks the header against the file size first."""
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             found: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dict)
             notes = file.metadata() or {}
     except SafetensorError as error:
         raise CheckpointCorruptError(str(path), f"it is no valid file of safetensors: {error}") from error
-    # save_model() of safetensors writes tied weights once and notes the other names.
+    # safetensors.torch.save_model() writes tied weights once and lists the other names in the metadata.
     return found | {alias: found[name] for alias, name in notes.items() if name in found and alias not in found}
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
     with path.open("rb") as file:
-        zipped = file.read(4) == _ZIP  # not zipfile.is_zipfile(), which also takes a zip inside of something else
+        zipped = file.read(4) == _ZIP  # zipfile.is_zipfile() also accepts a file that only contains a zip archive.
     if zipped:
         _check_zip(path)
     try:
-        # Mapped, so that only what is used is read; files of the time before zip cannot be.
+        # Memory mapping reads only the tensors that are used. torch supports it for the zip format only.
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except Exception as error:
         refused = _REFUSED.search(str(error))
@@ -165,7 +183,10 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
 
 
 def _check_zip(path: Path) -> None:
-    """What is packed could unpack to any size, and torch would map the packed bytes as if they were numbers."""
+    """Refuse compressed entries.
+
+    They could expand to any size, and torch would map the compressed bytes as values.
+    """
     size = path.stat().st_size
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
@@ -178,7 +199,7 @@ def _check_zip(path: Path) -> None:
 
 
 def _state_dict(content: Any, path: Path) -> dict[str, Tensor]:
-    """The weights in what a file holds: the whole, or under one of the usual keys."""
+    """Return the state dict in a file: the content itself, or the value of a usual key."""
     if isinstance(content, Mapping):
         for key in STATE_DICTS:
             if isinstance(content.get(key), Mapping):

@@ -1,4 +1,4 @@
-"""Files that go through SHA-256 while they are written or read: one pass over the bytes."""
+"""Write and read files with their SHA-256 in one pass over the bytes."""
 
 from __future__ import annotations
 
@@ -13,21 +13,29 @@ from typing import Self
 from hookline.errors import CheckpointCorruptError
 
 CHUNK = 2**20
-"""What is hashed is written right after, while it is still in the processor's cache."""
+"""Bytes to hash and write at a time, so that they are still in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """What the manifest says of one file."""
+    """Size and SHA-256 of one file, as in the manifest."""
 
     size: int
     sha256: str
 
 
 def write_file(name: str, parts: Iterable[bytes | memoryview], folder: int) -> FileRecord:
-    """Write a new file in an open folder and sync it. An ``OSError`` is left to the caller.
+    """Write a new file in an open folder, sync it, and return its size and hash.
 
-    It is the owner's alone, it must not be there yet, and no link is followed to it.
+    Only the owner can read the file. The function never overwrites a file and never follows a symbolic link.
+
+    Args:
+        name: Name of the file.
+        parts: The content, in order.
+        folder: File descriptor of the folder.
+
+    Raises:
+        OSError: If the file exists or cannot be written.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     digest, size = hashlib.sha256(), 0
@@ -39,7 +47,7 @@ def write_file(name: str, parts: Iterable[bytes | memoryview], folder: int) -> F
                 chunk = view[start : start + CHUNK]
                 digest.update(chunk)
                 size += len(chunk)
-                while chunk:  # a disk that is nearly full takes a part, and says why at the next write
+                while chunk:  # A nearly full disk accepts a part of the bytes and raises at the next write.
                     chunk = chunk[os.write(file, chunk) :]
         os.fsync(file)
     finally:
@@ -48,9 +56,16 @@ def write_file(name: str, parts: Iterable[bytes | memoryview], folder: int) -> F
 
 
 class HashedReader:
-    """A file that is read from its beginning to its end; ``finish`` compares what was read with the manifest.
+    """Read a file from start to end, and compare its hash with the manifest in ``finish``.
 
-    Anything that keeps it from being read is a ``CheckpointCorruptError`` with the file's path.
+    Args:
+        path: Path of the file, for errors.
+        name: Name of the file in the folder.
+        folder: File descriptor of the folder.
+        expected: Size and hash from the manifest. ``None`` to compare nothing.
+
+    Raises:
+        CheckpointCorruptError: If the file cannot be read or has another size.
     """
 
     def __init__(self, path: str, name: str, folder: int, expected: FileRecord | None = None) -> None:
@@ -66,11 +81,11 @@ class HashedReader:
 
     @property
     def left(self) -> int:
-        """How many bytes have not been read yet."""
+        """Number of bytes that are still to be read."""
         return self.size - self._read
 
     def read(self, count: int) -> bytes:
-        """So many bytes, and neither more nor fewer."""
+        """Read exactly ``count`` bytes."""
         if count > self.left:
             raise CheckpointCorruptError(self.path, f"it ends {count - self.left:,} bytes too early")
         data = bytearray(count)
@@ -78,7 +93,7 @@ class HashedReader:
         return bytes(data)
 
     def read_into(self, view: memoryview) -> None:
-        """Fill a piece of memory."""
+        """Read the next ``len(view)`` bytes into a buffer."""
         for start in range(0, len(view), CHUNK):
             chunk = view[start : start + CHUNK]
             self.read_at(self._read, chunk)
@@ -86,7 +101,7 @@ class HashedReader:
             self._read += len(chunk)
 
     def read_at(self, position: int, view: memoryview) -> None:
-        """Fill a piece of memory from a position in the file. It counts neither as read nor for the hash."""
+        """Fill a buffer from a position in the file. The position and the hash do not change."""
         filled = 0
         while filled < len(view):
             try:
@@ -98,7 +113,7 @@ class HashedReader:
             filled += count
 
     def finish(self) -> None:
-        """Read what is left and compare size and hash with the manifest's."""
+        """Read the rest of the file and compare its hash with the manifest."""
         if self.left:
             buffer = memoryview(bytearray(min(self.left, CHUNK)))
             while self.left:
@@ -120,9 +135,9 @@ class HashedReader:
 
 
 def open_regular(path: str, name: str, folder: int) -> int:
-    """Open a file for reading if it is one: no link, no folder, no pipe or device."""
+    """Open a regular file for reading. Links, folders, pipes and devices raise an error."""
     try:
-        # O_NONBLOCK: to open a pipe would wait for someone who writes.
+        # Without O_NONBLOCK, opening a pipe would wait for a writer.
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
         raise CheckpointCorruptError(path, "it is missing") from None

@@ -1,4 +1,4 @@
-"""A look at one checkpoint without reading its tensors: its manifest, and that its files are there in their sizes."""
+"""Inspect a checkpoint without reading its tensors: its manifest and its file sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from hookline.errors import CheckpointCorruptError, CheckpointNotFoundError
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint whose manifest is right and whose files have their sizes. The hashes are checked when it is read."""
+    """A checkpoint with a valid manifest and files of the right sizes.
+
+    Reading the checkpoint verifies the hashes.
+    """
 
     path: Path
     manifest: Manifest
@@ -33,7 +36,7 @@ class Checkpoint:
 
     @property
     def size(self) -> int:
-        """The bytes of its files, the manifest not counted."""
+        """Total size of the files in bytes, without the manifest."""
         return sum(file.size for file in self.manifest.files.values())
 
     @property
@@ -42,15 +45,23 @@ class Checkpoint:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether several ranks have written it, each its part."""
+        """True if several ranks wrote the checkpoint, each its own shard."""
         return names.SHARD_INDEX in self.manifest.files
 
-    def __hash__(self) -> int:  # the manifest has mappings, which have no hash
+    def __hash__(self) -> int:  # The mappings in the manifest are not hashable.
         return hash(self.path)
 
 
 def inspect(path: Path) -> Checkpoint:
-    """Look at a checkpoint; one that is incomplete or has something in it that does not belong is an error."""
+    """Return the checkpoint at a path.
+
+    Args:
+        path: Folder of the checkpoint.
+
+    Raises:
+        CheckpointNotFoundError: If the folder does not exist.
+        CheckpointCorruptError: If a file is missing, has the wrong size or does not belong to the checkpoint.
+    """
     with opened(path) as folder:
         where = str(path / names.MANIFEST)
         with HashedReader(where, names.MANIFEST, folder) as file:
@@ -67,7 +78,7 @@ def inspect(path: Path) -> Checkpoint:
 
 @contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """The folder of a checkpoint, open: what is read from it then comes from this folder, whatever is renamed."""
+    """Open the folder of a checkpoint, so that all reads use this folder even if it is renamed."""
     try:
         folder = commit.open_folder(path)
     except FileNotFoundError:
@@ -80,7 +91,7 @@ def opened(path: Path) -> Iterator[int]:
     try:
         yield folder
     except CheckpointCorruptError as error:
-        if not os.path.lexists(path):  # it was renamed, and then its files vanished one by one
+        if not os.path.lexists(path):  # Another process renamed the folder and then deleted its files.
             raise CheckpointNotFoundError(f"{path} was deleted while it was read") from error
         raise
     finally:

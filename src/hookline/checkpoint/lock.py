@@ -23,19 +23,23 @@ _NO_LOCKS: Final = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
 
 
 class FolderLock:
-    """A lock on a run's folder, held until ``close`` or the end of the process, however it ends.
+    """A lock on a run's folder, held until ``close`` or the end of the process.
 
-    The file ``run.lock`` stays: to delete it would let two hold locks on two files of the same name.
+    The file ``run.lock`` is never deleted: otherwise two processes could lock two different files of this name.
 
-    A worker process that was forked while the lock is held does not hold it: the kernel would keep the lock for
-    as long as any copy of the descriptor is open, so the copy in the child is closed right after the fork.
-    Programs that are started (exec) do not get the descriptor at all.
+    A forked worker process does not hold the lock. The kernel would keep the lock while any copy of the file descriptor
+    is open, so the child closes its copy right after the fork. Programs started with ``exec`` do not inherit the
+    descriptor.
 
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder, FolderLock(folder):  # doctest: +ELLIPSIS
-    ...     FolderLock(folder).acquire()
-    Traceback (most recent call last):
-    hookline.errors.CheckpointLockedError: /... is in use by process ...
+    Args:
+        folder: The run's folder.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, FolderLock(folder):  # doctest: +ELLIPSIS
+        ...     FolderLock(folder).acquire()
+        Traceback (most recent call last):
+        hookline.errors.CheckpointLockedError: /... is in use by process ...
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -44,14 +48,20 @@ class FolderLock:
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock, in this process."""
+        """True if this object holds the lock in this process."""
         return self._file is not None
 
     def acquire(self) -> Self:
-        """Take the lock. If another has it, in this process or any other, that is a ``CheckpointLockedError``."""
+        """Acquire the lock.
+
+        Raises:
+            CheckpointLockedError: If this process or another one holds the lock.
+            CheckpointWriteError: If the lock file cannot be opened.
+        """
         if self._file is not None:
             raise CheckpointLockedError(f"{self.path.parent} is locked by this very lock already; take it once")
-        # Before the file is open, so that no fork can come between. It cannot be taken back, hence the weak reference.
+        # Register before the file is open, so that no fork can happen in between. A registration cannot be removed,
+        # hence the weak reference.
         this: weakref.ref[FolderLock] = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: _forget(this))
         try:
@@ -67,12 +77,12 @@ class FolderLock:
         return self
 
     def close(self) -> None:
-        """Give the lock back; once is enough, twice does no harm."""
+        """Release the lock. Does nothing if the lock is not held."""
         file, self._file = self._file, None
         if file is None:
             return
         try:
-            # Closing alone would not do: a process that is being started may have a copy open for a moment yet.
+            # Closing is not enough: a process that is being started may still have a copy of the descriptor.
             fcntl.flock(file, fcntl.LOCK_UN)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
@@ -102,7 +112,7 @@ class FolderLock:
             os.ftruncate(file, 0)
             os.pwrite(file, json.dumps(who).encode(), 0)
         except OSError:
-            return  # the disk is full: the lock is held all the same, only without saying by whom
+            return  # The disk is full. The lock is held, but without information about its holder.
 
     def __enter__(self) -> Self:
         return self.acquire()
@@ -114,7 +124,10 @@ class FolderLock:
 
 
 def _take(file: int) -> None:
-    """Whoever asks whether a run is alive (``report/lock.py``) shares its lock for a moment, which is waited out."""
+    """Acquire the lock, with retries.
+
+    ``report/lock.py`` holds a shared lock for an instant when it checks whether a run is alive.
+    """
     for _ in range(LOOKS):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -126,7 +139,7 @@ def _take(file: int) -> None:
 
 
 def _forget(reference: weakref.ref[FolderLock]) -> None:
-    """In a child: close the copy of the descriptor. Not unlock: that would take the parent's lock away."""
+    """Close the child's copy of the descriptor. Unlocking would release the parent's lock."""
     lock = reference()
     if lock is not None and lock._file is not None:
         file, lock._file = lock._file, None

@@ -1,6 +1,8 @@
-"""``manifest.json``: what a checkpoint is, and the size and SHA-256 of each of its files. It is written last.
+"""``manifest.json``: metadata of a checkpoint, and size and SHA-256 of its files.
 
-The first thing in it is the SHA-256 of all that follows, so that a changed bit in the manifest itself is found.
+It is written last.
+
+It starts with the SHA-256 of the rest of the manifest, so that damage to the manifest itself is detected.
 """
 
 from __future__ import annotations
@@ -35,16 +37,20 @@ _KINDS: Final[Mapping[str, type]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What one checkpoint says of itself."""
+    """The content of ``manifest.json``."""
 
     about: About
     files: Mapping[str, FileRecord]
     created: float
-    """Seconds since 1970."""
+    """Creation time in seconds since 1970."""
     format: int = FORMAT
 
     def to_bytes(self) -> bytes:
-        """The text of the file. A value that cannot be saved in ``about`` is a ``StateError``."""
+        """Return the content of the file.
+
+        Raises:
+            StateError: If ``about`` contains a value that cannot be saved.
+        """
         about, tensors = encode({field.name: getattr(self.about, field.name) for field in dataclasses.fields(About)})
         if tensors:
             raise StateError(f"about/{next(iter(tensors))}: a tensor cannot be in a manifest; give its item()")
@@ -54,7 +60,7 @@ class Manifest:
             "about": about,
             "files": {name: {"size": file.size, "sha256": file.sha256} for name, file in self.files.items()},
         }
-        rest = json.dumps(body, indent=1, allow_nan=False)[2:].encode()  # without "{\n", which the hash begins with
+        rest = json.dumps(body, indent=1, allow_nan=False)[2:].encode()  # Without "{\n": the line with the hash has it.
         text = f'{{"sha256": "{hashlib.sha256(rest).hexdigest()}",\n'.encode() + rest
         if problem := strict_json.too_large(text):
             raise StateError(f"about: the manifest would be too large ({problem}); keep metrics and environment small")
@@ -62,7 +68,15 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str) -> Manifest:
-        """Read one strictly; anything odd is a ``CheckpointCorruptError`` that says what."""
+        """Parse and validate the content of a manifest.
+
+        Args:
+            data: The content of the file.
+            path: Path of the file, for errors.
+
+        Raises:
+            CheckpointCorruptError: If the content is damaged or has an unknown format.
+        """
         _check_own_hash(data, path)
         body = strict_json.parse(data, path)
         if body.keys() != {"sha256", "format", "created", "about", "files"}:

@@ -1,4 +1,4 @@
-"""Do these weights fit this model? Which names are missing, left over or of another shape, and what would help."""
+"""Match weights with a model: list names and shapes that differ, and suggest a fix."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from hookline.checkpoint.tensor_bytes import identity
 from hookline.errors import CheckpointMismatchError
 
 SHOWN: Final = 20
-"""So many names of each kind are listed in an error."""
+"""Maximum number of names per kind in an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """How found weights fit wanted ones."""
+    """The result of comparing the weights found with the weights wanted."""
 
     fitting: tuple[str, ...]
     missing: tuple[str, ...]
-    """Wanted and not found, and no name that was found shares its tensor."""
+    """Names wanted but not found. Names tied to a name that was found do not count."""
     unexpected: tuple[str, ...]
-    """Found and not wanted."""
+    """Names found but not wanted."""
     misshaped: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
-    """Name, the shape that is wanted, the shape that was found."""
+    """Name, wanted shape and found shape of each weight with a wrong shape."""
     hint: str = ""
-    """What would make them fit, if one prefix is the difference."""
+    """Suggested fix, if the names differ by one prefix."""
     clashing: tuple[str, ...] = ()
-    """One tensor in the model, and found with different values."""
+    """Names that share one tensor in the model but were found with different values."""
 
     @property
     def complete(self) -> bool:
@@ -52,17 +52,23 @@ class Match:
 
 
 def match(wanted: Mapping[str, Any], found: Mapping[str, Any], *, strict: bool) -> Match:
-    """Compare the state dict of a model with weights that were read.
+    """Compare the state dict of a model with weights from a file.
 
-    ``strict``: any difference is a ``CheckpointMismatchError``. Otherwise the differences are only listed, and an
-    error is raised if nothing fits at all, which is never what was meant.
+    Args:
+        wanted: State dict of the model.
+        found: The weights, by name.
+        strict: Raise an error for any difference. Otherwise raise one only if no weight matches.
 
-    >>> import torch
-    >>> model = torch.nn.Linear(3, 2)
-    >>> print(match(model.state_dict(), {"bias": torch.ones(2), "weight": torch.ones(2, 4)}, strict=False))
-    1 of 2 fit; of another shape 1: weight (wanted [2, 3], found [2, 4])
-    >>> match(model.state_dict(), model.state_dict(), strict=True).fitting
-    ('weight', 'bias')
+    Raises:
+        CheckpointMismatchError: If the weights differ and ``strict`` is set, or if no weight matches.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(3, 2)
+        >>> print(match(model.state_dict(), {"bias": torch.ones(2), "weight": torch.ones(2, 4)}, strict=False))
+        1 of 2 fit; of another shape 1: weight (wanted [2, 3], found [2, 4])
+        >>> match(model.state_dict(), model.state_dict(), strict=True).fitting
+        ('weight', 'bias')
     """
     both = [name for name in wanted if name in found]
     shapes = {name: (_shape(wanted[name]), _shape(found[name])) for name in both}
@@ -92,7 +98,7 @@ def _missing(wanted: Mapping[str, Any], found: Mapping[str, Any], fitting: Itera
 
 
 def _clashing(wanted: Mapping[str, Any], found: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of tied weights that were found with different values: which one counts is not known."""
+    """Return the names of tied weights that were found with different values."""
     tied: dict[object, list[str]] = {}
     for name in names:
         if (memory := _memory(wanted[name])) is not None:
@@ -104,18 +110,18 @@ def _clashing(wanted: Mapping[str, Any], found: Mapping[str, Any], names: Iterab
 def _same(one: Any, other: Any) -> bool:
     if one is other or (_memory(one) is not None and _memory(one) == _memory(other)):
         return True
-    return bool(((one == other) | ((one != one) & (other != other))).all())  # NaN is equal to NaN here
+    return bool(((one == other) | ((one != one) & (other != other))).all())  # Here NaN equals NaN.
 
 
 def _memory(value: Any) -> tuple[object, ...] | None:
-    """The same for tied weights; ``None`` where there is no memory."""
+    """Return a key that is equal for tied weights, or ``None`` for a tensor without memory."""
     if not isinstance(value, Tensor) or is_lazy(value) or value.is_meta:
         return None
     return identity(value)
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """``None`` for a lazy parameter, which takes any shape."""
+    """Return the shape, or ``None`` for a lazy parameter, which accepts any shape."""
     return None if is_lazy(value) else tuple(getattr(value, "shape", ()))
 
 
@@ -139,9 +145,9 @@ def _hint(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> str:
 
 
 def _prefix(long: Iterable[str], short: Mapping[str, Any]) -> str | None:
-    """What stands before every one of the short names among the long ones; nothing if there is no such thing."""
+    """Return the prefix that turns every short name into a long name, or ``None``."""
     names = set(long)
-    probe = max(short, key=len)  # the longest is the least likely to be the end of another name by chance
+    probe = max(short, key=len)  # The longest name is the least likely to match the end of another name by chance.
     for name in sorted(names):
         prefix = name.removesuffix(probe)
         if prefix and prefix != name and all(prefix + other in names for other in short):

@@ -1,4 +1,4 @@
-"""The names of checkpoints and of what is under way: one check for all of them, and strict patterns for ours."""
+"""Names of checkpoints, of their files, and of temporary folders."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ STATE: Final = "state.json"
 STATE_TENSORS: Final = "state.safetensors"
 MANIFEST: Final = "manifest.json"
 FILES: Final = frozenset({MODEL, STATE, STATE_TENSORS, MANIFEST})
-"""Every file that a checkpoint of one process may have."""
+"""Every file that a checkpoint of one process may contain."""
 SHARD_INDEX: Final = "shards.json"
-"""Which chunk of which sharded tensor is in which shard."""
+"""File that maps each chunk of a sharded tensor to its shard."""
 _SHARD: Final = re.compile(r"shard-([0-9]{5}|[1-9][0-9]{5,6})\.safetensors")
 
 MAX_BYTES: Final = 200
-"""With the marks of a temporary around it a name still fits into the 255 bytes of a file system."""
+"""Longest name: with the suffix of a temporary folder, it fits into the usual 255 bytes."""
 _ID: Final = "[0-9a-f]{32}"
 _TEMPORARY: Final = re.compile(rf"[^./][^/]*\.tmp-{_ID}", re.DOTALL)
 _TRASH: Final = re.compile(rf"\.trash-[^/]+-{_ID}", re.DOTALL)
 
 
 def check_name(name: str) -> str:
-    """The name itself, if it can be the name of a checkpoint's folder.
+    """Return the name if it is valid as the name of a checkpoint's folder.
 
     >>> check_name("step-00000500")
     'step-00000500'
@@ -43,7 +43,7 @@ def check_name(name: str) -> str:
 
 
 def problem_of(name: str) -> str:
-    """What is wrong with a name; empty if nothing is."""
+    """Return the reason why a name is invalid, or an empty string."""
     if not name:
         return "it is empty"
     if name.startswith("."):
@@ -71,7 +71,7 @@ def shard_name(rank: int) -> str:
 
 
 def is_shard(name: str) -> bool:
-    """True for the name of a file with the chunks of one rank.
+    """True if the name is that of a shard, the file with the chunks of one rank.
 
     >>> is_shard(shard_name(1)), is_shard("shard-1.safetensors"), is_shard("../shard-00001.safetensors")
     (True, False, False)
@@ -80,12 +80,14 @@ def is_shard(name: str) -> bool:
 
 
 def is_part(name: str) -> bool:
-    """True if a checkpoint, finished or not, may have a file of this name."""
+    """True if a complete or incomplete checkpoint may contain a file of this name."""
     return name in FILES or name == SHARD_INDEX or is_shard(name)
 
 
 def default_name(generation: int, step: int) -> str:
-    """By step; a later generation, which may come to the same step again, is named too.
+    """Return the default name: the step, and the generation if it is not zero.
+
+    A later generation may reach the same step again.
 
     >>> default_name(0, 500), default_name(2, 500)
     ('step-00000500', 'step-00000500-g2')
@@ -94,17 +96,17 @@ def default_name(generation: int, step: int) -> str:
 
 
 def temporary_of(name: str) -> str:
-    """Where a checkpoint is written before it has its name."""
+    """Return a name for the temporary folder in which a checkpoint is written."""
     return f"{name}.tmp-{uuid.uuid4().hex}"
 
 
 def trash_of(name: str) -> str:
-    """The name under which a checkpoint is deleted."""
+    """Return the name to which a checkpoint is renamed before its files are deleted."""
     return f".trash-{name}-{uuid.uuid4().hex}"
 
 
 def is_ours(name: str) -> bool:
-    """Whether a name is that of a temporary or of trash of ours.
+    """True if the name is that of a temporary or trash folder of Hookline.
 
     >>> is_ours(temporary_of("step-3")), is_ours(trash_of("step-3")), is_ours("step-3.tmp-1")
     (True, True, False)

@@ -1,4 +1,4 @@
-"""A tree of values as one piece of bytes, and back: what a rank tells another of its state. No pickle."""
+"""Convert a tree of values to bytes and back without pickle, to send it between ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _WHERE = "what another rank has told of its state"
 
 
 def pack(tree: Any) -> bytes:
-    """What cannot be saved is a ``StateError`` that names its path.
+    """Return a tree of values and tensors as bytes.
+
+    A value that cannot be saved raises ``StateError``.
 
     >>> unpack(pack({"seed": 5, "betas": (0.9, 0.99)}))
     {'seed': 5, 'betas': (0.9, 0.99)}
@@ -27,14 +29,14 @@ def pack(tree: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """The tree that was packed."""
+    """Return the tree from the bytes that ``pack`` returned."""
     (size,) = struct.unpack_from("<Q", data)
     tree = strict_json.parse(data[8 : 8 + size], _WHERE)
     return decode(tree, read_tensors(_Memory(data, 8 + size)), _WHERE)
 
 
 class _Memory:
-    """Bytes that are read from a place to their end, as a file is."""
+    """Bytes in memory with the reading methods of a file."""
 
     path = _WHERE
 

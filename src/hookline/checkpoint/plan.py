@@ -1,4 +1,4 @@
-"""``SavePlan``: what a callback that saves asks of the engine, which does the saving."""
+"""``SavePlan``: the checkpoints that a callback requests from the engine."""
 
 from __future__ import annotations
 
@@ -15,31 +15,46 @@ from hookline.errors import SetupError
 from hookline.progress import Duration
 
 FOLDER = "checkpoints"
-"""Where checkpoints lie in a run's folder, unless a plan says otherwise; a resume looks there."""
+"""Default folder of checkpoints inside a run's folder. ``resume="auto"`` searches it."""
 
 RESERVED = ("media", "spikes")
-"""Folders of a run in which Hookline itself writes and deletes files."""
+"""Folders inside a run's folder in which Hookline itself writes and deletes files."""
 
 FIELDS = ("step", "epoch", "batch", "sample", "generation")
-"""What a name may hold, besides metrics, which have a slash in theirs."""
+"""Fields that a name may contain in addition to metrics, whose names contain a slash."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavePlan:
-    """When to save, what, where, and what is kept."""
+    """When to save a checkpoint, its content, its folder, and which checkpoints to keep.
+
+    Args:
+        every: Interval between checkpoints. ``None`` saves none during training.
+        at_end: Save when training ends.
+        on_exception: Save when an exception ends the run.
+        keep: Which checkpoints to keep. ``None`` keeps all.
+        monitor: Name of the metric that decides which checkpoint is the best.
+        mode: ``"min"`` or ``"max"``: whether a smaller or a larger value of the metric is better.
+        weights_only: Save the weights without the state that a resume needs.
+        background: Write in a thread while training continues.
+        name: Template of the name, such as ``"step-{step:08d}"``. ``None`` uses the default names. If a name is
+            taken, the new checkpoint gets a number.
+        folder: Folder inside the run's folder.
+        on_error: ``"raise"``, or ``"warn"`` to continue without the checkpoint.
+
+    Raises:
+        SetupError: If ``on_error``, ``folder`` or ``name`` is invalid.
+    """
 
     every: Duration | None = None
     at_end: bool = True
     on_exception: bool = False
     keep: Keep | None = None
-    """``None`` keeps all."""
     monitor: str | None = None
-    """The metric by which one is the best."""
     mode: Literal["min", "max"] = "min"
     weights_only: bool = False
     background: bool = False
     name: str | None = None
-    """A template such as ``"step-{step:08d}"``; the store's own names if not given. One that is taken gets a number."""
     folder: str = FOLDER
     on_error: Literal["raise", "warn"] = "raise"
 
@@ -55,7 +70,7 @@ class SavePlan:
             self._check_name(self.name)
 
     def name_of(self, about: About) -> str | None:
-        """The name of one checkpoint.
+        """Return the name of one checkpoint, or ``None`` for the default name.
 
         >>> about = About(step=500, epoch=2, batch=0, sample=0, seconds=0, run="r", metrics={"val/loss": 0.25})
         >>> SavePlan(name="{epoch}-{step:06d}-{val/loss:.2f}").name_of(about)
@@ -67,11 +82,11 @@ class SavePlan:
 
     @property
     def is_resumed(self) -> bool:
-        """Whether ``resume="auto"`` finds what this plan saves."""
+        """True if ``resume="auto"`` finds the checkpoints of this plan."""
         return self.folder == FOLDER and not self.weights_only
 
     def _check_name(self, name: str) -> None:
-        """Said when the callback is made, and not hours later, when the first checkpoint is due."""
+        """Check the template when the callback is created, not when the first checkpoint is due."""
         try:
             check_name(_filled(name, dict.fromkeys(FIELDS, 1)))
         except (KeyError, ValueError, IndexError, AttributeError) as error:
@@ -82,7 +97,7 @@ class SavePlan:
 
 
 class _NotMeasured:
-    """A metric that has no value at this step: a save because of a signal, say, comes between two evaluations."""
+    """Placeholder for a metric without a value yet, for example in a save after a signal."""
 
     def __format__(self, spec: str) -> str:
         format(1.0, spec)

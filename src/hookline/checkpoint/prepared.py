@@ -1,4 +1,4 @@
-"""A snapshot made ready to be written: what is wrong with it is said before a byte is on the disk."""
+"""Prepare a snapshot for writing, so that errors are raised before anything is written."""
 
 from __future__ import annotations
 
@@ -19,30 +19,38 @@ from hookline.distributed.dtensors import is_spread
 from hookline.errors import StateError
 
 WEIGHTS: Final = "weights/"
-"""Before the names of weights among what is spread over ranks."""
+"""Prefix of the names of sharded weights."""
 STATE: Final = "state/"
-"""Before those of all other tensors there."""
+"""Prefix of the names of all other sharded tensors."""
 _ROOM: Final = 2**16
-"""For what a file system needs beside the bytes of the files."""
+"""Bytes to allow for what the file system needs in addition to the content of the files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The files of a checkpoint, of which nothing has been copied yet."""
+    """The files of a checkpoint before they are written. No tensor has been copied yet."""
 
     about: About
     files: Mapping[str, Callable[[], Iterable[bytes | memoryview]]]
-    """In the order in which they are written."""
+    """Functions that return the content of each file, by name, in the order of writing."""
     size: int
-    """The room that they need."""
+    """Number of bytes that the files need."""
 
     def name(self, given: str | None) -> str:
-        """What the checkpoint is called: by its step, if nothing was given."""
+        """Return the given name, or the default name of the step."""
         return names.default_name(self.about.generation, self.about.step) if given is None else given
 
 
 def prepare(snapshot: Snapshot, spread: dict[str, Tensor] | None = None) -> Prepared:
-    """Lay out its files. What is spread over ranks goes into ``spread``, by name; without it that is an error."""
+    """Lay out the files of a checkpoint.
+
+    Args:
+        snapshot: The snapshot to save.
+        spread: Dict to which to add the sharded tensors, by name. ``None`` makes a sharded tensor an error.
+
+    Raises:
+        StateError: If the snapshot contains a value that cannot be saved.
+    """
     weights = dict(snapshot.weights)
     if spread is not None:
         spread.update({f"{WEIGHTS}{name}": value for name, value in weights.items() if is_spread(value)})

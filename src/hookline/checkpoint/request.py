@@ -1,4 +1,4 @@
-"""``Resume``: what a run is asked to go on from."""
+"""``Resume``: the checkpoint from which a run resumes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ from hookline.run.paths import path_to_read
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """``resume=`` in full: ``hl.Resume("auto", strict=True)`` refuses where damaged checkpoints would be passed over.
+    """The checkpoint from which a run resumes, as an argument of ``resume=``.
 
-    ``"auto"`` takes the newest valid checkpoint in the run's folder, or begins if there is none. A path is that of
-    a checkpoint, or of a run's folder, of which the newest valid one is taken.
+    Args:
+        path: ``"auto"`` for the newest valid checkpoint in the run's folder, or a new run if there is none.
+            Otherwise the path of a checkpoint, or of a run's folder, for its newest valid checkpoint.
+        strict: Raise an error instead of skipping damaged checkpoints.
+
+    Example:
+        >>> Resume("auto", strict=True)
+        Resume(path='auto', strict=True)
     """
 
     path: str | Path = "auto"
@@ -26,7 +32,7 @@ class Resume:
 
     @classmethod
     def read(cls, given: Any, folder: Path | Literal[False] | None) -> Resume | None:
-        """What was given as ``resume=``, checked as far as it can be before the run begins."""
+        """Return the value of ``resume=`` as a ``Resume``, checked as far as possible."""
         if given is None or isinstance(given, Resume):
             found = given
         elif isinstance(given, str | Path) and str(given):
@@ -46,5 +52,5 @@ class Resume:
 
 
 def has_checkpoint(folder: Path | None, resume: Resume) -> bool:
-    """Whether there is something to go on from; a path that was given is one."""
+    """True if there is a checkpoint to resume from, or if a path was given."""
     return resume.path != "auto" or (folder is not None and bool(Store(folder / FOLDER).latest()))

@@ -1,4 +1,4 @@
-"""Which checkpoints are kept, and so which may go. It only decides; the store deletes."""
+"""Decide which checkpoints to keep. The store deletes the others."""
 
 from __future__ import annotations
 
@@ -16,12 +16,23 @@ from hookline.progress.duration import PASSES
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What is kept: the last so many, the best so many, and one for every so much training; all of them together.
+    """Which checkpoints to keep: the last ones, the best ones, and one per interval.
 
-    ``every`` counts steps, epochs, samples or seconds. A text is read as a duration.
+    A checkpoint is kept if one of the rules keeps it.
 
-    >>> Keep(last=3, best=1, monitor="val/loss", every="1000st")
-    Keep(last=3, best=1, monitor='val/loss', mode='min', every=Duration.parse('1000st'))
+    Args:
+        last: Number of newest checkpoints to keep.
+        best: Number of best checkpoints to keep.
+        monitor: Name of the metric for ``best``.
+        mode: ``"min"`` or ``"max"``: whether a smaller or a larger value of the metric is better.
+        every: Keep one checkpoint per interval: a duration in steps, epochs, samples or seconds, or its string.
+
+    Raises:
+        SetupError: If a value is invalid, or if the rules would keep no checkpoint.
+
+    Example:
+        >>> Keep(last=3, best=1, monitor="val/loss", every="1000st")
+        Keep(last=3, best=1, monitor='val/loss', mode='min', every=Duration.parse('1000st'))
     """
 
     last: int = 1
@@ -46,31 +57,36 @@ class Keep:
 
 
 def to_delete(checkpoints: Iterable[Checkpoint], keep: Keep, *, is_finished: bool = False) -> list[Checkpoint]:
-    """Those that no rule keeps, oldest first.
+    """Return the checkpoints that no rule keeps, oldest first.
 
-    - The order is that of the store: by generation, step and time. The newest of all always stays, and so does
-      the newest that a resume can use, which is exact and has more than weights. So the only one always stays.
-      With ``last=0`` these two stay until the run is finished.
-    - Only exact ones count for ``last``, ``best`` and ``every``: one that was saved after an error takes the
-      place of none. It stays while it is the newest of all.
-    - ``best``: a checkpoint without the metric, or with NaN, is never the best. Of equal values the earlier
-      one counts as better: a checkpoint that was saved after an evaluation repeats its value until the next
-      one, and the earliest is nearest to the weights that were evaluated.
-    - ``every``: the first at or after each multiple; zero is none. Where two generations passed the same
-      multiple, the one that is nearer to it stays, and the later one if they are equally near.
+    - Checkpoints are ordered by generation, step and time. The newest one is always kept, and so is the newest one
+      that a resume can use: it is exact and has more than weights. With ``last=0``, both are kept only until the run
+      is finished.
+    - Only exact checkpoints count for ``last``, ``best`` and ``every``. A checkpoint that was saved after an error is
+      kept while it is the newest.
+    - ``best``: a checkpoint without the metric, or with NaN, is never the best. Of equal values the earlier one is
+      better: later checkpoints repeat the value until the next evaluation, and the earliest is closest to the weights
+      that were evaluated.
+    - ``every``: the first checkpoint at or after each multiple is kept, except for zero. If two generations passed
+      the same multiple, the closer one is kept, or the later one if both are equally close.
 
-    Deleting after each save keeps the same ones as deleting once at the end, if the saves come in their order
-    and ``keep`` stays the same. What is gone does not come back when ``keep`` is widened later.
+    Deleting after each save keeps the same checkpoints as deleting once at the end, if ``keep`` does not change.
 
-    >>> import tempfile, torch
-    >>> from hookline.checkpoint import Snapshot, Store
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     for step, loss in enumerate([0.9, 0.3, 0.5, 0.6]):
-    ...         about = About(step, 0, step, step, 0.0, "run", metrics={"val/loss": loss})
-    ...         saved = Store(folder).save(Snapshot(about, {"weight": torch.ones(1)}))
-    ...     gone = to_delete(Store(folder).checkpoints(), Keep(last=1, best=1, monitor="val/loss"))
-    >>> [checkpoint.about.step for checkpoint in gone]
-    [0, 2]
+    Args:
+        checkpoints: The checkpoints of a run.
+        keep: The rules.
+        is_finished: True if training is complete.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from hookline.checkpoint import Snapshot, Store
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for step, loss in enumerate([0.9, 0.3, 0.5, 0.6]):
+        ...         about = About(step, 0, step, step, 0.0, "run", metrics={"val/loss": loss})
+        ...         saved = Store(folder).save(Snapshot(about, {"weight": torch.ones(1)}))
+        ...     gone = to_delete(Store(folder).checkpoints(), Keep(last=1, best=1, monitor="val/loss"))
+        >>> [checkpoint.about.step for checkpoint in gone]
+        [0, 2]
     """
     ordered = sorted(checkpoints, key=_age)
     exact = [checkpoint for checkpoint in ordered if checkpoint.about.exact]
@@ -89,17 +105,17 @@ def _age(checkpoint: Checkpoint) -> tuple[int, int, float, str]:
 
 
 def resumable(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Those that a resume can use, in their order: exact, and with more than weights."""
+    """Return the checkpoints that a resume can use: exact, and with more than weights."""
     return [checkpoint for checkpoint in checkpoints if checkpoint.about.exact and not checkpoint.weights_only]
 
 
 def best(checkpoints: Iterable[Checkpoint], monitor: str, mode: str, count: int) -> list[Checkpoint]:
-    """The so many best exact ones by a metric, the best first; fewer if fewer have a value of it."""
+    """Return up to ``count`` exact checkpoints with the best values of a metric, best first."""
     sign = 1 if mode == "min" else -1
     exact = [checkpoint for checkpoint in sorted(checkpoints, key=_age) if checkpoint.about.exact]
     valued = [(sign * checkpoint.about.metrics.get(monitor, math.nan), checkpoint) for checkpoint in exact]
     ranked = sorted((pair for pair in valued if not math.isnan(pair[0])), key=lambda pair: pair[0])
-    return [checkpoint for _, checkpoint in ranked[:count]]  # the sort is stable: the earlier one first
+    return [checkpoint for _, checkpoint in ranked[:count]]  # The sort is stable: of equal values the earlier is first.
 
 
 def _milestones(ordered: list[Checkpoint], keep: Keep) -> list[Checkpoint]:
@@ -110,7 +126,7 @@ def _milestones(ordered: list[Checkpoint], keep: Keep) -> list[Checkpoint]:
     first: dict[int, tuple[float, int, Checkpoint]] = {}
     for checkpoint in ordered:
         reached, step = _reached(checkpoint.about, every.unit), checkpoint.about.step
-        multiple = int(round(reached / value, 9))  # rounded: 0.3 is a little less than three times 0.1
+        multiple = int(round(reached / value, 9))  # Rounded, because 0.3 / 0.1 is slightly less than 3.
         if multiple and (multiple not in first or (reached, step) <= first[multiple][:2]):
             first[multiple] = (reached, step, checkpoint)
     return [checkpoint for *_, checkpoint in first.values()]

@@ -1,4 +1,4 @@
-"""Sharded tensors read by any number of ranks, placed in any way: each rank reads the slices that it needs."""
+"""Read sharded tensors with any number of ranks: each rank reads the slices it needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Room: TypeAlias = Callable[[str, tuple[int, ...], torch.dtype], Tensor | None]
 """Returns the tensor to read into, by name, shape and dtype; ``None`` for a new full tensor."""
 _ALL: Final = (0, 1)
 _PAGE_BYTES: Final = 4096
-"""Shorter runs are read together with the bytes between them: the disk reads whole pages anyway."""
+"""Shorter runs of bytes are read with the gaps between them: a disk reads full pages anyway."""
 
 
 class ShardReader:
@@ -55,7 +55,7 @@ class ShardReader:
         """Compare the hashes of shards with the manifest.
 
         Args:
-            share: Which fraction of the files, such as ``(0, 2)`` for the first half; all of them by default.
+            share: Which fraction of the files, such as ``(0, 2)`` for the first half. All of them by default.
         """
         which, count = share
         for name in sorted(self._files)[which::count]:
@@ -73,7 +73,7 @@ class ShardReader:
         return found
 
     def _full(self, name: str, tensor: ShardedTensor) -> Tensor:
-        data = torch.empty(tensor.nbytes, dtype=torch.uint8)  # no more than the files have: the index was checked
+        data = torch.empty(tensor.nbytes, dtype=torch.uint8)  # At most the size of the files: read_index() checked it.
         try:
             return tensor_bytes.from_bytes(data, tensor.dtype, tensor.shape, None)
         except (RuntimeError, TypeError, OverflowError) as error:
@@ -100,9 +100,11 @@ class ShardReader:
     def _slice(
         self, name: str, dtype: torch.dtype, chunk: Chunk, starts: Sequence[int], counts: Sequence[int]
     ) -> Tensor:
-        """Read ``counts`` elements per dimension of a chunk, from ``starts`` on, as numbers of the dtype's width.
+        """Read ``counts`` elements per dimension of a chunk, from ``starts``.
 
-        From the last dimension that is cut on, the bytes of a slice are one run in the file.
+        The elements are integers of the dtype's width.
+
+        From the last dimension that is cut, the bytes of a slice are contiguous in the file.
         """
         file, begin = self._entry(name, dtype, chunk)
         shape, starts, counts = (1, *chunk.sizes), (0, *starts), (1, *counts)
@@ -123,7 +125,7 @@ class ShardReader:
         return tensor_bytes.as_bits(found[0])
 
     def _entry(self, name: str, dtype: torch.dtype, chunk: Chunk) -> tuple[HashedReader, int]:
-        """Return the file of a chunk, and where the chunk begins in it."""
+        """Return the file of a chunk, and the position of the chunk in it."""
         path = f"{self._path}/{chunk.file}"
         if chunk.file not in self._open:
             opened = HashedReader(path, chunk.file, self._folder, self._files[chunk.file])
@@ -155,7 +157,7 @@ def read_sharded(
     *,
     weights_only: bool = False,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the sharded weights and the sharded tensors of the state, each by name; see ``ShardReader``."""
+    """Return the sharded weights and the other sharded tensors, by name; see ``ShardReader``."""
     with ShardReader(path, folder, files) as shards:
         shards.verify(share)
         found = shards.read([name for name in shards.tensors if name.startswith(WEIGHTS) or not weights_only], room)

@@ -1,7 +1,8 @@
-"""The chunks of sharded tensors: which rank writes which chunk, and ``shards.json``, the index of all chunks.
+"""Plan which rank writes which chunk of a sharded tensor, and index the chunks.
 
-Each rank writes ``shard-NNNNN.safetensors``. The index lists dtype, shape and chunks of each tensor, and the file of
-each chunk, which holds it under the tensor's name. The chunks of a tensor form a grid, as every ``DTensor`` does.
+Each rank writes ``shard-NNNNN.safetensors``. The index lists the dtype, shape and chunks of each tensor, and the file
+of each chunk. The file holds the chunk under the tensor's name. The chunks of a tensor form a grid, as those of
+every ``DTensor`` do.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from hookline.errors import CheckpointCorruptError, StateError
 
 FORMAT: Final = 1
 MAX_INDEX_BYTES: Final = 256 * 2**20
-"""The largest index that is written and read: some three million chunks."""
+"""Maximum size of the index: about three million chunks."""
 _MAX_INDEX_PARTS: Final = MAX_INDEX_BYTES // 8
 _Sizes: TypeAlias = tuple[int, ...]
 
@@ -51,7 +52,7 @@ class ShardedTensor:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def is_complete(self) -> bool:
-        """True if the chunks are a grid that covers the shape: nothing is missing, nothing is there twice.
+        """True if the chunks are a grid that covers the shape without gaps or overlaps.
 
         >>> chunks = Chunk((0, 0), (2, 3), "a"), Chunk((2, 0), (1, 3), "b")
         >>> ShardedTensor(torch.float32, (3, 3), chunks).is_complete()
@@ -72,7 +73,7 @@ class ShardedTensor:
 
 
 def local_chunk(tensor: Tensor) -> tuple[_Sizes, _Sizes] | None:
-    """Return offsets and sizes of the chunk that this rank holds, or ``None`` if that is empty."""
+    """Return offsets and sizes of the chunk on this rank, or ``None`` if it is empty."""
     offsets, sizes = (0,) * tensor.ndim, tuple(tensor.shape)
     if is_spread(tensor):
         from torch.distributed.tensor._utils import compute_local_shape_and_global_offset as compute
@@ -86,7 +87,7 @@ def local_chunk(tensor: Tensor) -> tuple[_Sizes, _Sizes] | None:
 
 
 def describe(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return dtype, shape and the local chunk of each tensor, as plain values that ranks can exchange.
+    """Return dtype, shape and local chunk of each tensor, as values that ranks can exchange.
 
     Raises:
         StateError: If a tensor cannot be saved.
@@ -109,10 +110,10 @@ def describe(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 def plan_chunks(described: Sequence[Mapping[str, Any]]) -> dict[str, ShardedTensor]:
     """Return all tensors with the file of each chunk, the same on all ranks.
 
-    A chunk that several ranks hold is written once, by the one of them that has the fewest bytes to write so far.
+    If several ranks hold a chunk, the one with the fewest bytes to write so far writes it.
 
     Args:
-        described: What ``describe`` returned on each rank, by rank.
+        described: The results of ``describe`` on all ranks, by rank.
 
     Raises:
         StateError: If the ranks hold different tensors under one name, or do not hold all of a tensor.
@@ -131,7 +132,7 @@ def plan_chunks(described: Sequence[Mapping[str, Any]]) -> dict[str, ShardedTens
     chunks: dict[str, list[Chunk]] = {name: [] for name in kinds}
     only = [key for key, ranks in holders.items() if len(ranks) == 1]
     shared = [key for key, ranks in holders.items() if len(ranks) > 1]
-    shared.sort(key=lambda key: (-size[key], key))  # the largest first: then the loads come out even
+    shared.sort(key=lambda key: (-size[key], key))  # The largest first, which balances the load.
     for key in (*only, *shared):
         writer = min(holders[key], key=load.__getitem__)
         load[writer] += size[key]
@@ -151,7 +152,10 @@ def _shown(kind: Sequence[Any]) -> str:
 
 
 def index_to_bytes(tensors: Mapping[str, ShardedTensor]) -> bytes:
-    """Return the text of ``shards.json``. One that could not be read again is a ``StateError``."""
+    """Return the content of ``shards.json``.
+
+    An index above the size limit raises ``StateError``.
+    """
     entries = {
         name: {
             "dtype": _dtype_name(tensor),
@@ -177,7 +181,7 @@ def read_index(data: bytes, files: Mapping[str, FileRecord], path: str) -> dict[
     """Return the tensors of an index by name.
 
     Args:
-        data: The text of ``shards.json``.
+        data: The content of ``shards.json``.
         files: Sizes of the files that chunks may be in, by name.
         path: Path of the index, for errors.
 
@@ -216,7 +220,7 @@ def _read_tensor(name: str, entry: Any, files: Mapping[str, FileRecord], path: s
     found = ShardedTensor(dtype, shape, tuple(_read_chunk(chunk, what, len(shape), files, path) for chunk in chunks))
     if not found.is_complete():
         raise CheckpointCorruptError(path, f"the chunks of {what} are not a grid that covers its shape {list(shape)}")
-    if len({chunk.file for chunk in found.chunks}) < len(chunks):  # one name in one file is one chunk
+    if len({chunk.file for chunk in found.chunks}) < len(chunks):  # A file holds one chunk per name.
         raise CheckpointCorruptError(path, f"two chunks of {what} are in one file")
     return found
 

@@ -1,4 +1,4 @@
-"""What one checkpoint holds: the weights, the rest of the state, and what its manifest says about it."""
+"""The content of one checkpoint: weights, other state, and metadata for the manifest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is known of a checkpoint without reading its tensors; the head of ``manifest.json``."""
+    """Metadata of a checkpoint, a part of ``manifest.json``."""
 
     step: int
     epoch: int
@@ -19,29 +19,32 @@ class About:
     sample: int
     seconds: float
     run: str
-    """The identity of the run that wrote it."""
+    """Identifier of the run that wrote the checkpoint."""
     generation: int = 0
-    """Raised by a rollback or a resume from an older checkpoint: the latest has the highest (generation, step)."""
+    """Increased by a rollback and by a resume from an older checkpoint.
+
+    The latest checkpoint has the highest (generation, step).
+    """
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """The newest value of each scalar metric, for ``best``."""
+    """Latest value of each scalar metric, to find the best checkpoint."""
     exact: bool = True
-    """False for one that was saved after an error inside a step: ``resume="auto"`` passes it over."""
+    """False after an error inside a step. ``resume="auto"`` skips such a checkpoint."""
     pending_eval: bool = False
-    """A signal left an evaluation: the resume begins with it."""
+    """True if a signal interrupted an evaluation. The resumed run starts with that evaluation."""
     finished: bool = False
-    """Training had reached its end."""
+    """True if training was complete."""
     passes: float = 0.0
-    """The epochs with the part of the one that was under way; 0 if an earlier version wrote it."""
+    """Epochs including the fraction of the current one. 0 in checkpoints of earlier versions."""
     environment: Mapping[str, Any] = field(default_factory=dict)
-    """Versions, device, thread count, world size: what must be the same for a resume to be bitwise the same."""
+    """Versions, device, thread count, world size: must be equal for a bitwise equal resume."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of a run at a step's edge."""
+    """The state of a run at the end of a step."""
 
     about: About
     weights: Mapping[str, Tensor]
-    """The model's own state dict: always the raw weights."""
+    """State dict of the model, always with the raw weights."""
     state: Mapping[str, Any] | None = None
-    """Everything else, as a tree of plain values and tensors; ``None`` for a checkpoint of weights only."""
+    """All other state, as plain values and tensors. ``None`` if only weights are saved."""

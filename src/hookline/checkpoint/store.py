@@ -1,4 +1,4 @@
-"""``Store``: the checkpoints of a run in its folder. What is latest or best is computed, never kept as a link."""
+"""``Store``: the checkpoints in a folder."""
 
 from __future__ import annotations
 
@@ -35,35 +35,49 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Something in the folder that is no checkpoint, or no longer one."""
+    """A folder or link that is not a valid checkpoint, and the reason."""
 
     path: Path
     reason: str
 
 
 class Store:
-    """The checkpoints in ``<run>/checkpoints``. It holds nothing but the path, so any number may look at one folder.
+    """The checkpoints in one folder, usually ``<run>/checkpoints``.
 
-    One process at a time may write: hold a ``FolderLock`` on the run's folder for ``save``, ``delete`` and ``sweep``.
+    A store keeps no state except the path, so several stores may read one folder. Only one process may write: hold a
+    ``FolderLock`` on the run's folder for ``save``, ``delete`` and ``sweep``.
 
-    >>> import tempfile, torch
-    >>> from hookline.checkpoint import About, Snapshot
-    >>> about = About(step=500, epoch=1, batch=0, sample=0, seconds=2.5, run="demo", metrics={"loss": 0.25})
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     store = Store(folder)
-    ...     saved = store.save(Snapshot(about, {"weight": torch.ones(2)}, {"lr": 0.1}))
-    ...     print(saved.name, store.latest() == saved, store.load(saved).state)
-    step-00000500 True {'lr': 0.1}
+    Args:
+        folder: The folder. It may not exist yet.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from hookline.checkpoint import About, Snapshot
+        >>> about = About(step=500, epoch=1, batch=0, sample=0, seconds=2.5, run="demo", metrics={"loss": 0.25})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = Store(folder)
+        ...     saved = store.save(Snapshot(about, {"weight": torch.ones(2)}, {"lr": 0.1}))
+        ...     print(saved.name, store.latest() == saved, store.load(saved).state)
+        step-00000500 True {'lr': 0.1}
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder).absolute()
 
     def save(self, snapshot: Snapshot, name: str | None = None) -> Checkpoint:
-        """Write a checkpoint; when this returns it is on the disk and has its name.
+        """Write a checkpoint. It is on disk when this method returns.
 
-        Without a ``name`` it is called by its step. A name that is taken is not written over: the new one gets a
-        number. Of two with the same generation and step the later one is the newer.
+        Args:
+            snapshot: The snapshot to save.
+            name: Name of the checkpoint. By default it is named by its step. If the name is taken, the new
+                checkpoint gets a number.
+
+        Returns:
+            The new checkpoint. It counts as newer than others with the same generation and step.
+
+        Raises:
+            StateError: If the snapshot contains a value that cannot be saved.
+            CheckpointWriteError: If the disk is full or not writable.
         """
         ready = prepare(snapshot)
         with commit.Commit(self.folder, ready.name(name), ready.size) as writing:
@@ -73,22 +87,42 @@ class Store:
         return Checkpoint(path, manifest)
 
     def checkpoints(self) -> list[Checkpoint]:
-        """All that are valid by their manifest and the sizes of their files, in the order of (generation, step)."""
+        """Return all checkpoints by (generation, step).
+
+        They have a valid manifest and files of the right sizes. Their hashes are not verified.
+        """
         return self._scan()[0]
 
     def rejected(self) -> list[Rejected]:
-        """Folders and links beside them that are not valid, and why. Our own temporaries are not among them."""
+        """Return the folders and links that are not valid checkpoints.
+
+        Temporary folders of Hookline are not among them.
+        """
         return self._scan()[1]
 
     def latest(self, exact: bool = True) -> Checkpoint | None:
-        """The one with the highest (generation, step); with ``exact`` those that were saved after an error are not."""
+        """Return the checkpoint with the highest (generation, step), or ``None``.
+
+        Args:
+            exact: Skip checkpoints that were saved after an error.
+        """
         found = [item for item in self.checkpoints() if item.about.exact or not exact]
         return found[-1] if found else None
 
     def best(self, monitor: str, mode: str = "min") -> Checkpoint | None:
-        """The one with the lowest or highest value of a metric; of equal ones the earlier. NaN is never best.
+        """Return the checkpoint with the best value of a metric.
 
-        ``None`` if there are no checkpoints; if none of them has the metric that is an error.
+        The result is ``None`` if the folder has no checkpoints.
+
+        NaN is never the best value. If values are equal, the earlier checkpoint is better.
+
+        Args:
+            monitor: Name of the metric.
+            mode: ``"min"`` or ``"max"``.
+
+        Raises:
+            SetupError: If ``mode`` is invalid.
+            CheckpointNotFoundError: If no checkpoint has a value of the metric.
         """
         if mode not in ("min", "max"):
             raise SetupError(f"mode={mode!r}: give 'min' or 'max'")
@@ -110,11 +144,18 @@ class Store:
         room: Room | None = None,
         share: tuple[int, int] = (0, 1),
     ) -> Snapshot:
-        """Read a checkpoint, here or anywhere; the hash of each file is checked in the same pass.
+        """Read a checkpoint and verify the hash of each file in the same pass.
 
-        Sharded tensors are read into what ``room`` returns for a name, shape and dtype, so that a rank reads only its
-        own slices; without ``room`` they are full tensors. Where several ranks load, each checks the hashes of its
-        ``share`` of the shards, such as ``(0, 2)``, and they exchange the result.
+        Args:
+            checkpoint: A checkpoint, or the path of one in any folder.
+            room: Function that returns the tensor to read a sharded tensor into, by name, shape and dtype. A rank
+                then reads only its own slices. By default, sharded tensors are read as full tensors.
+            share: The fraction of the shards to verify, such as ``(0, 2)`` for the first half. Several ranks can
+                divide the shards among them and exchange the results.
+
+        Raises:
+            CheckpointNotFoundError: If the checkpoint does not exist.
+            CheckpointCorruptError: If the checkpoint is damaged.
         """
         found = self._found(checkpoint)
         with opened(found.path) as folder:
@@ -147,7 +188,15 @@ class Store:
         return Snapshot(found.about, weights, state)
 
     def verify(self, checkpoint: Checkpoint | str | os.PathLike[str]) -> None:
-        """Compare the hash of every file with the manifest's; one that differs is a ``CheckpointCorruptError``."""
+        """Compare the hash of every file with the manifest.
+
+        Args:
+            checkpoint: A checkpoint, or the path of one in any folder.
+
+        Raises:
+            CheckpointNotFoundError: If the checkpoint does not exist.
+            CheckpointCorruptError: If a hash differs.
+        """
         found = self._found(checkpoint)
         with opened(found.path) as folder:
             for name, expected in found.manifest.files.items():
@@ -155,21 +204,51 @@ class Store:
                     file.finish()
 
     def newest_valid(self, strict: bool = False, exact: bool = True) -> Checkpoint | None:
-        """The newest whose hashes are right. Those that were passed over are named in a warning, or raise if strict."""
+        """Return the newest checkpoint with correct hashes, or ``None``.
+
+        Hookline warns about damaged checkpoints.
+
+        Args:
+            strict: Raise an error instead of skipping damaged checkpoints.
+            exact: Skip checkpoints that were saved after an error.
+
+        Raises:
+            CheckpointCorruptError: If all checkpoints are damaged, or one is and ``strict`` is set.
+        """
         found = self._first(self.verify, strict, exact)
         return None if found is None else found[0]
 
     def load_newest(
         self, strict: bool = False, exact: bool = True, load: Callable[[Checkpoint], Snapshot] | None = None
     ) -> tuple[Checkpoint, Snapshot] | None:
-        """``newest_valid`` and ``load`` in one pass over the files; those of weights only are not among them.
+        """Return the newest valid checkpoint and its snapshot, or ``None``.
 
-        ``load`` is how each is tried, if not as ``self.load`` does.
+        The files are read and verified in one pass.
+
+        Checkpoints with weights only are skipped.
+
+        Args:
+            strict: Raise an error instead of skipping damaged checkpoints.
+            exact: Skip checkpoints that were saved after an error.
+            load: Function to read a checkpoint with, in place of ``self.load``.
+
+        Raises:
+            CheckpointCorruptError: If all checkpoints are damaged, or one is and ``strict`` is set.
         """
         return self._first(load or self.load, strict, exact, whole=True)
 
     def delete(self, checkpoint: Checkpoint) -> None:
-        """Remove a checkpoint of this folder: first its name, so that it is never seen half there."""
+        """Delete a checkpoint of this folder.
+
+        It is renamed first, so that no process sees a part of it.
+
+        Args:
+            checkpoint: The checkpoint to delete.
+
+        Raises:
+            CheckpointNotFoundError: If the checkpoint does not exist.
+            CheckpointError: If it is in another folder or cannot be deleted.
+        """
         path = checkpoint.path
         if path.parent != self.folder:
             raise CheckpointError(f"{path} is not in {self.folder}: only a store's own checkpoints can be deleted")
@@ -184,10 +263,15 @@ class Store:
             raise CheckpointError(f"{path} could not be deleted: {error}; is the folder yours to write?") from error
 
     def sweep(self) -> list[Path]:
-        """Remove what a killed process left: temporaries and trash of ours. Hold the folder's lock meanwhile.
+        """Remove temporary and trash folders of killed processes.
 
-        Only folders whose name is exactly of our kind and that hold nothing but a checkpoint's files are removed;
-        one that holds more is left, with a warning.
+        Hold the folder's lock during the call.
+
+        A folder is removed only if its name has exactly Hookline's pattern and it contains only files of a checkpoint.
+        Hookline warns about a folder that contains other files, and leaves it.
+
+        Returns:
+            The paths that were removed.
         """
         removed = []
         for entry in self._entries():
@@ -217,14 +301,14 @@ class Store:
                 continue
             path = Path(entry.path)
             if not entry.is_symlink() and not entry.is_dir(follow_symlinks=False):
-                continue  # a file of someone's own
+                continue  # A file that Hookline did not write.
             try:
                 valid.append(inspect(path))
             except CheckpointNotFoundError:
-                vanished = True  # it has just been deleted
+                vanished = True  # Another process has just deleted it.
             except CheckpointCorruptError as error:
                 rejected.append(Rejected(path, f"{Path(error.path).name}: {error.reason}"))
-        if vanished and not valid and looks > 1:  # a newer one was saved before, and this look came too early for it
+        if vanished and not valid and looks > 1:  # A writer deletes only after it has saved a newer one: scan again.
             return self._scan(looks - 1)
         valid.sort(key=lambda item: (item.about.generation, item.about.step, item.manifest.created, item.name))
         return valid, sorted(rejected, key=lambda item: item.path.name)
@@ -234,12 +318,12 @@ class Store:
             with os.scandir(self.folder) as entries:
                 return list(entries)
         except FileNotFoundError:
-            return []  # nothing has been saved yet
+            return []  # No checkpoint has been saved yet.
         except OSError as error:
             raise CheckpointError(f"{self.folder} cannot be read: {error.strerror}") from error
 
     def _found(self, checkpoint: Checkpoint | str | os.PathLike[str]) -> Checkpoint:
-        """Looked at again: it may have changed since it was listed."""
+        """Inspect a checkpoint again: it may have changed since it was listed."""
         path = checkpoint.path if isinstance(checkpoint, Checkpoint) else Path(checkpoint).absolute()
         return inspect(path)
 
@@ -256,7 +340,7 @@ class Store:
             try:
                 result = attempt(checkpoint)
             except CheckpointNotFoundError:
-                vanished = True  # it has just been deleted
+                vanished = True  # Another process has just deleted it.
                 continue
             except CheckpointCorruptError as error:
                 skipped.append(f"{checkpoint.name} ({Path(error.path).name}: {error.reason})")
@@ -268,7 +352,7 @@ class Store:
                     stacklevel=3,
                 )
             return checkpoint, result
-        if vanished and looks > 1:  # whoever deleted it has saved a newer one before
+        if vanished and looks > 1:  # A writer deletes only after it has saved a newer one: scan again.
             return self._first(attempt, strict, exact, whole, looks - 1)
         if not skipped:
             return None
@@ -279,7 +363,7 @@ class Store:
 
 
 def _foreign(folder: Path) -> str:
-    """The first thing in a folder that no checkpoint has; empty if there is none."""
+    """Return the name of the first entry that no checkpoint contains, or an empty string."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if not names.is_part(entry.name) or not stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):

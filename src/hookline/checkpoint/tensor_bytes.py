@@ -1,4 +1,4 @@
-"""A tensor as bytes in memory: which can be saved, how it is named in a file, and how it is put back."""
+"""Tensors as bytes: which can be saved, names of dtypes in files, and conversions."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ STORED_AS: Final[Mapping[torch.dtype, str]] = MappingProxyType(
         torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
     }
 )
-"""What safetensors calls a dtype. One that is not here is kept as bytes, its own name beside it."""
+"""Names of dtypes in safetensors. Other dtypes are stored as bytes."""
 READ_AS: Final[Mapping[str, torch.dtype]] = MappingProxyType({name: dtype for dtype, name in STORED_AS.items()})
 DTYPES: Final[Mapping[str, torch.dtype]] = MappingProxyType(
     {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 )
 """Every dtype of torch by its name."""
 QUANTIZED: Final = frozenset({torch.qint8, torch.qint32, torch.quint8, torch.quint4x2, torch.quint2x4})
-# Copies are made as whole numbers of the same width: torch cannot copy some of its dtypes.
+# Copies use integers of the same width, because torch cannot copy some of its dtypes.
 _SAME_WIDTH: Final[Mapping[int, torch.dtype]] = MappingProxyType(
     {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 )
 
 
 def dtype_named(name: object) -> torch.dtype | None:
-    """The dtype of this name, if tensors of it can be saved."""
+    """Return the dtype of this name, or ``None`` if it is unknown or cannot be saved."""
     found = DTYPES.get(name) if isinstance(name, str) else None
     return None if found in QUANTIZED else found
 
 
 def refusal(tensor: Tensor) -> str:
-    """Why a tensor cannot be saved and what to save instead; empty if it can be.
+    """Return why a tensor cannot be saved and what to save instead, or an empty string.
 
     >>> refusal(torch.zeros(2))
     ''
@@ -75,13 +75,13 @@ def refusal(tensor: Tensor) -> str:
         return f"a quantized tensor ({tensor.dtype}) has a scale beside its values; save int_repr() and the scale"
     if tensor.device.type == "meta":
         return "a tensor on the meta device has no values; materialise it first"
-    if _end(tensor) > tensor.untyped_storage().nbytes():  # to read it would end the process
+    if _end(tensor) > tensor.untyped_storage().nbytes():  # Reading it would crash the process.
         return "a tensor whose memory has been freed has no values; gather it first"
     return ""
 
 
 def _end(tensor: Tensor) -> int:
-    """Where the last value of a tensor ends in its memory."""
+    """Return the byte after the last element of a tensor in its storage."""
     if not tensor.numel():
         return 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
@@ -89,8 +89,8 @@ def _end(tensor: Tensor) -> int:
 
 
 def identity(tensor: Tensor) -> tuple[object, ...] | None:
-    """The same for tensors that are one and the same memory, seen alike; ``None`` where there is no memory."""
-    tensor = part_of(tensor)  # one that is spread over ranks has no memory of its own
+    """Return a key that is equal for equal views of the same memory, or ``None`` without memory."""
+    tensor = part_of(tensor)  # The memory of a sharded tensor is that of its local shard.
     if not tensor.numel():
         return None
     lazy = (tensor.is_conj(), tensor.is_neg())
@@ -98,7 +98,7 @@ def identity(tensor: Tensor) -> tuple[object, ...] | None:
 
 
 def on_cpu_in_order(tensor: Tensor) -> Tensor:
-    """The same values on the CPU, one after another; the tensor's own memory if it is so already."""
+    """Return the values on the CPU in contiguous memory, without a copy if they already are."""
     plain = tensor.detach().as_subclass(Tensor).resolve_conj().resolve_neg().cpu()
     if plain.is_contiguous():
         return plain
@@ -106,22 +106,22 @@ def on_cpu_in_order(tensor: Tensor) -> Tensor:
 
 
 def as_bits(tensor: Tensor) -> Tensor:
-    """The same memory as numbers of the same width, which torch can copy and leaves as they are."""
+    """Return a view as integers of the same width, which torch can copy without changing bits."""
     return tensor.view(_SAME_WIDTH[tensor.dtype.itemsize])
 
 
 def memory(tensor: Tensor) -> memoryview:
-    """The bytes of a tensor that is in order; the view keeps the tensor alive."""
+    """Return the bytes of a contiguous tensor. The view keeps the tensor alive."""
     if not tensor.nbytes:
         return memoryview(b"")
-    # torch has no buffer protocol of its own, and NumPy need not be installed.
+    # torch does not offer the buffer protocol, and NumPy may not be installed.
     array = (ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr())
     array.owner = tensor  # type: ignore[attr-defined]
     return memoryview(array).cast("B")
 
 
 def from_bytes(data: Tensor, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int] | None) -> Tensor:
-    """A tensor made of bytes that are in order, without a copy unless its strides are others."""
+    """Return a tensor from contiguous bytes, without a copy unless it has other strides."""
     if strides is None:
         return data.view(dtype).view(tuple(shape))
     width = _SAME_WIDTH[dtype.itemsize]
@@ -130,9 +130,9 @@ def from_bytes(data: Tensor, dtype: torch.dtype, shape: Sequence[int], strides: 
 
 
 def own_strides(tensor: Tensor) -> tuple[int, ...] | None:
-    """The strides of a tensor that fills its memory in another order, such as channels last; else ``None``.
+    """Return the strides of a dense tensor that is not contiguous, else ``None``.
 
-    They are kept because the other order makes sums in another order, which are not the same in every bit.
+    Strides are saved because they decide the order in which values are added, and so the last bits of a sum.
     """
     if tensor.is_contiguous() or not fills(tensor.shape, tensor.stride()):
         return None
@@ -140,7 +140,7 @@ def own_strides(tensor: Tensor) -> tuple[int, ...] | None:
 
 
 def fills(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether each place in memory is used once, in whatever order.
+    """True if the strides use each position in memory exactly once, in any order.
 
     >>> fills((2, 3), (1, 2)), fills((2, 3), (0, 1))
     (True, False)

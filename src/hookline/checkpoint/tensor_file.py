@@ -1,18 +1,17 @@
-"""Files of tensors in the format of safetensors, written and read in one pass with their hash.
+"""Write and read files in the safetensors format, with their hash in the same pass.
 
-Why not ``safetensors.torch.save_file``: it hides the number of an operating system's error, so that a full disk
-cannot be told from a bug; it writes a temporary file of its own; it refuses shared tensors; and the hash would
-need a second pass over the file. What is written here is the same format: ``safetensors.torch.load_file`` and
-every other tool read it.
+``safetensors.torch.save_file`` is not used because it hides the ``errno`` of an error (a full disk looks like a bug),
+writes its own temporary file, refuses shared tensors, and would need a second pass for the hash. The format is equal:
+``safetensors.torch.load_file`` and other tools can read the files.
 
-- Tensors that are the same memory, seen alike (tied weights), are written once. The metadata maps the other names
-  to the one that was kept, as ``safetensors.torch.save_model`` does. ``read_tensors`` gives all names back, and
-  they share their memory again. Tensors that overlap in part are written one by one: equal, but no longer shared.
-- A dtype that safetensors does not have (complex128, int4, …) is kept as bytes, with one more dimension for the
-  bytes of a value; the metadata has its true name.
-- Values are always in order in the file. Strides that fill the memory in another order (channels last) are in the
-  metadata and come back.
-- What is read is a plain tensor on the CPU without a gradient. Names come back in their order, tied ones last.
+- Equal views of the same memory (tied weights) are written once. The metadata maps the other names to the name that
+  was written, as ``safetensors.torch.save_model`` does. ``read_tensors`` returns all names, and they share memory
+  again. Tensors that overlap in part are written separately and no longer share memory.
+- A dtype that safetensors does not support (complex128, int4, …) is stored as bytes, with one more dimension for the
+  bytes of an element. The metadata has the name of the dtype.
+- Values are contiguous in the file. The metadata has the strides of other dense layouts, such as channels last, and
+  ``read_tensors`` restores them.
+- ``read_tensors`` returns plain tensors on the CPU without gradient. Names keep their order, with tied names last.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from hookline.checkpoint import strict_json, tensor_bytes
 from hookline.errors import CheckpointCorruptError, StateError
 
 MAX_HEADER: Final = 64 * 2**20
-"""The largest header that is read: room for some 250,000 tensors."""
+"""Largest header in bytes: enough for about 250,000 tensors."""
 MAX_DIMENSIONS: Final = 64
 _LARGEST: Final = 2**62
 _METADATA: Final = "__metadata__"
@@ -41,29 +40,39 @@ _FORMAT: Final = "format"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A file of tensors that is ready to be written: nothing has been copied yet."""
+    """The layout of a file of tensors before it is written. No tensor has been copied yet."""
 
     header: bytes
     tensors: tuple[Tensor, ...]
-    """In the order of the file."""
+    """The tensors in the order of the file."""
     size: int
-    """Of the whole file."""
+    """Size of the file in bytes."""
 
     def parts(self) -> Iterator[bytes | memoryview]:
-        """The bytes of the file. Only a tensor on another device or out of order is copied, one at a time."""
+        """Yield the content of the file.
+
+        Only tensors on another device or not contiguous are copied, one at a time.
+        """
         yield self.header
         for tensor in self.tensors:
             yield tensor_bytes.memory(tensor_bytes.on_cpu_in_order(tensor))
 
 
 def lay_out(tensors: Mapping[str, Tensor], where: str = "", *, tie: bool = True) -> Layout:
-    """Where each tensor goes in a file. One that cannot be saved is a ``StateError`` that names it.
+    """Assign each tensor a position in a file.
 
-    With ``tie=False`` tied weights are written once for each name.
+    Args:
+        tensors: The tensors by name.
+        where: Prefix of the names in errors.
+        tie: Write tied weights once. Otherwise write them once per name.
 
-    >>> weight = torch.zeros(2, 3)
-    >>> lay_out({"embed.weight": weight, "head.weight": weight}).size - len(lay_out({}).header) > 24
-    True
+    Raises:
+        StateError: If a tensor cannot be saved.
+
+    Example:
+        >>> weight = torch.zeros(2, 3)
+        >>> lay_out({"embed.weight": weight, "head.weight": weight}).size - len(lay_out({}).header) > 24
+        True
     """
     kept: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
@@ -77,7 +86,7 @@ def lay_out(tensors: Mapping[str, Tensor], where: str = "", *, tie: bool = True)
             kept[name] = tensor
         else:
             aliases[name] = first
-    # The widest first: then each begins at a multiple of its own width, which other readers need.
+    # The widest dtypes first, so that each tensor is aligned to its element size, as other readers require.
     order = sorted(kept, key=lambda name: -kept[name].dtype.itemsize)
     places, end = {}, 0
     for name in order:
@@ -102,7 +111,7 @@ def _problem(name: object, tensor: object) -> str:
 
 
 def _metadata(kept: Mapping[str, Tensor], aliases: Mapping[str, str]) -> dict[str, str]:
-    """For other tools: ``format`` and the tied names. For us: the same once more, where no name can collide."""
+    """Return ``format`` and tied names for other tools, and the same under Hookline's own key."""
     ours: dict[str, Any] = {
         "aliases": aliases,
         "dtypes": {n: str(t.dtype).removeprefix("torch.") for n, t in kept.items() if not _is_known(t)},
@@ -127,7 +136,7 @@ def _is_known(tensor: Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One tensor in a file that is read; its bytes are counted from the end of the header."""
+    """One tensor in a file. Its bytes are counted from the end of the header."""
 
     name: str
     dtype: torch.dtype
@@ -138,7 +147,7 @@ class Place:
 
 
 class Source(Protocol):
-    """What tensors are read from: a file, or bytes in memory."""
+    """Source of tensors: a file, or bytes in memory."""
 
     @property
     def path(self) -> str: ...
@@ -152,9 +161,9 @@ class Source(Protocol):
 
 
 def read_tensors(file: Source) -> dict[str, Tensor]:
-    """All tensors of a file. Its header is checked against its size before anything is allocated.
+    """Return all tensors of a file, after a check of the header against the file size.
 
-    The hash of a file is not compared here: call its ``finish()`` before the tensors are used.
+    The caller must compare the hash with ``finish()`` before it uses the tensors.
     """
     places, aliases = read_header(file)
     found = {place.name: _read_tensor(place, file) for place in sorted(places, key=_bounds)}
@@ -163,7 +172,7 @@ def read_tensors(file: Source) -> dict[str, Tensor]:
 
 
 def read_header(file: Source) -> tuple[list[Place], dict[str, str]]:
-    """Read and check the header of a file: its tensors in their order, and tied names with the name that was kept."""
+    """Return the tensors of a file in their order, and the tied names."""
     (length,) = struct.unpack("<Q", file.read(8))
     if length > min(MAX_HEADER, file.left):
         most = f"the file has {file.left:,} after it and the limit is {MAX_HEADER:,}"
@@ -221,7 +230,7 @@ def _read_entry(name: str, entry: Any, notes: _Notes, path: str) -> Place:
 
 
 class _Notes:
-    """What the metadata says of tied names, dtypes that are kept as bytes, and strides."""
+    """Tied names, dtypes stored as bytes, and strides, from the metadata of a file."""
 
     def __init__(self, metadata: Any, header: Mapping[str, Any], path: str) -> None:
         if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
@@ -230,7 +239,7 @@ class _Notes:
         if not isinstance(ours, dict) or not ours.keys() <= {"aliases", "dtypes", "strides"}:
             raise CheckpointCorruptError(path, "its metadata has more than aliases, dtypes and strides")
         aliases, dtypes, strides = (ours.get(key, {}) for key in ("aliases", "dtypes", "strides"))
-        if _OURS not in metadata:  # written by another tool: its tied names are all that can be known
+        if _OURS not in metadata:  # Another tool wrote the file; it may list tied names.
             aliases = {alias: name for alias, name in metadata.items() if name in header and alias not in header}
         for what in (aliases, dtypes, strides):
             if not isinstance(what, dict):
@@ -254,7 +263,7 @@ class _Notes:
 
 
 def read_sizes(value: Any, what: str, path: str, count: int | None = None) -> list[int]:
-    """A list of whole numbers from zero on, small enough for torch."""
+    """Return a list of integers >= 0 that are small enough for torch."""
     fine = isinstance(value, list) and len(value) <= MAX_DIMENSIONS and count in (None, len(value))
     if not fine or not all(type(item) is int and 0 <= item < _LARGEST for item in value):
         raise CheckpointCorruptError(path, f"{what} is {str(value)[:100]}, not a list of sizes")

@@ -1,9 +1,11 @@
-"""One checkpoint by all ranks: each writes its shard, and it is there complete or not at all, on all of them.
+"""Write one checkpoint on all ranks: it is complete or absent.
 
-The ranks exchange which chunks they hold and plan alike who writes which. Rank zero makes the new folder; every rank
-writes, syncs and hashes its shard in it; all learn how that went. If one has failed, all raise the same error and rank
-zero removes the folder. Otherwise rank zero adds the other files, the index and the manifest, and renames the folder.
-No rank raises alone in between.
+1. The ranks exchange which chunks they hold. Each rank computes the same plan of which rank writes which chunk.
+2. Rank zero creates the new folder. Every rank writes, syncs and hashes its shard in it.
+3. The ranks exchange the results. If a rank failed, all ranks raise the same error and rank zero removes the folder.
+4. Otherwise rank zero adds the other files, the index and the manifest, and renames the folder.
+
+No rank raises an error alone between these steps.
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ from hookline.distributed.solo import AnyGroup
 from hookline.errors import CheckpointWriteError
 
 _CHUNK_BYTES: Final = 512
-"""For each chunk, in the index and in the header of a shard; about that."""
+"""Approximate bytes per chunk in the index and in the header of a shard."""
 
 
 def save_together(folder: Path, snapshot: Snapshot, name: str | None, group: AnyGroup) -> Checkpoint:
-    """Save by all ranks a snapshot with tensors that are sharded over them; see ``Store.save``."""
+    """Save a snapshot with sharded tensors on all ranks; see ``Store.save``."""
     sharded: dict[str, Tensor] = {}
     ready: list[Prepared] = []
 
@@ -67,7 +69,7 @@ def save_together(folder: Path, snapshot: Snapshot, name: str | None, group: Any
 
 
 def write_shard(folder: Path, file: str, chunks: Mapping[str, Tensor], needed: int) -> list[Any]:
-    """Write the chunks of this rank into the folder that rank zero has made; return size and SHA-256."""
+    """Write this rank's chunks into the folder of rank zero, and return the size and SHA-256."""
     try:
         if not folder.is_dir():
             hint = "this rank does not see the folder that rank zero has made: all ranks need one file system"
@@ -83,7 +85,7 @@ def write_shard(folder: Path, file: str, chunks: Mapping[str, Tensor], needed: i
 
 
 def _publish(writing: Commit, index: bytes, ready: Prepared, files: dict[str, FileRecord]) -> list[str]:
-    """On rank zero: write all that is not sharded, the index and the manifest, and rename the folder."""
+    """Write the unsharded files, the index and the manifest on rank zero, and rename the folder."""
     own = {file: writing.write(file, parts()) for file, parts in ready.files.items()}
     own[names.SHARD_INDEX] = writing.write(names.SHARD_INDEX, [index])
     manifest = Manifest(ready.about, MappingProxyType({**own, **files}), time.time())
@@ -92,5 +94,5 @@ def _publish(writing: Commit, index: bytes, ready: Prepared, files: dict[str, Fi
 
 
 def is_shared(snapshot: Snapshot) -> bool:
-    """True if a weight is sharded over ranks, so that all of them have to write."""
+    """True if a weight is sharded over ranks, so that all ranks have to write."""
     return any(map(is_spread, snapshot.weights.values()))
