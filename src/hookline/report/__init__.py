@@ -1,4 +1,4 @@
-"""The report of a run as one HTML file, and the comparison of several. Standard library only."""
+"""The report of a run as one HTML file, and the comparison of runs. Standard library only."""
 
 from hookline.report.compare import differing_metrics, differing_settings
 from hookline.report.page import compare_data, page_data, render_compare, render_report, write_report

@@ -1,4 +1,4 @@
-"""What was run, how it went and how it ended: the parts of the page that are no curves."""
+"""The parts of the report that are not curves: status, settings, events, sessions and costs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ENDINGS = {
 
 
 def status_of(run: RunData) -> dict[str, Any]:
-    """How the run ended, and why; from its events if there is no ``run.json``."""
+    """Return how the run ended and why: from ``run.json``, or from the events without it."""
     session = _newest(run.file)
     if session is not None:
         key = _status(session, run)
@@ -64,7 +64,7 @@ def status_of(run: RunData) -> dict[str, Any]:
 
 
 def facts_of(run: RunData) -> dict[str, Any]:
-    """The numbers under the title. Of a running run, as far as its rows tell."""
+    """Return the values under the title. For a running run they come from its rows."""
     file, session = run.file, _newest(run.file)
     reached = _reached(run, session)
     return {
@@ -83,30 +83,38 @@ def facts_of(run: RunData) -> dict[str, Any]:
 
 
 def goal_of(file: RunFile | None, reached: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How far a run is to go that has not come there: ``{"unit": "epochs", "value": 60}``; by its ``max_duration``."""
+    """Return the target of a run that is not complete, from its ``max_duration``.
+
+    Args:
+        file: Content of ``run.json``.
+        reached: Epochs, steps and seconds so far.
+
+    Returns:
+        For example ``{"unit": "epochs", "value": 60}``, or ``None``.
+    """
     session = _newest(file)
     if file is None or session is None or session.status == "finished":
         return None
     try:
         goal = Duration.parse(_mapping(file.settings).get("max_duration", ""))
-    except DurationError:  # it has none, or somebody else wrote the file
+    except DurationError:  # The setting is missing, or another program wrote the file.
         return None
     unit = UNITS[goal.unit]
     return {"unit": unit, "value": goal.value} if reached.get(unit, 0) <= goal.value else None
 
 
 class PutBack(NamedTuple):
-    """At its end the model got the weights of an earlier step back."""
+    """The event that restored the weights of an earlier step at the end of a run."""
 
     step: int
-    """Whose weights they are."""
+    """Step of the restored weights."""
     seconds: float
-    """When it was; what was evaluated later was so with these weights."""
+    """Time of the restore. Later evaluations used the restored weights."""
     text: str
 
 
 def put_back_of(run: RunData) -> PutBack | None:
-    """If nothing was trained after it."""
+    """Return the last restore of weights, if no training followed it."""
     if "restore" not in run.events:
         return None
     session, row = run.events["restore"].newest
@@ -118,7 +126,7 @@ def put_back_of(run: RunData) -> PutBack | None:
 
 
 def events_of(run: RunData) -> dict[str, Any]:
-    """The timeline: session after session, each in the order of training."""
+    """Return the timeline: one session after the other, each in the order of training."""
     happened = [event for events in run.events.values() for event in events]
     happened.sort(key=lambda event: (event.session, event.row.seconds, event.row.step))
     longest = max(200, EVENTS // max(1, len(happened)))
@@ -133,12 +141,12 @@ def events_of(run: RunData) -> dict[str, Any]:
         }
         for _, event in happened
     ]
-    names = dict.fromkeys(event.name for _, event in happened)  # by when each came first
+    names = dict.fromkeys(event.name for _, event in happened)  # In the order of the first occurrence.
     return {"rows": rows, "counts": {name: run.events[name].count for name in names}}
 
 
 def sessions_of(run: RunData) -> list[dict[str, Any]]:
-    """One for each ``fit``, the first and those that went on. One that runs is as far as its rows tell."""
+    """Return one entry per call of ``fit``. A running session has the values of its latest rows."""
     reached = facts_of(run)["steps"]
     return [
         {
@@ -158,7 +166,7 @@ def sessions_of(run: RunData) -> list[dict[str, Any]]:
 
 
 def costs_of(run: RunData) -> dict[str, Any]:
-    """What each hook of each callback cost, over all sessions that tell; one that was killed does not."""
+    """Return the cost of each hook of each callback, over all sessions that recorded costs."""
     sums: dict[tuple[str, str], list[float]] = {}
     seconds = killed = 0.0
     for session, took in _lengths(run):
@@ -177,7 +185,10 @@ def costs_of(run: RunData) -> dict[str, Any]:
 
 
 def _lengths(run: RunData) -> Iterator[tuple[SessionEntry, float]]:
-    """Each session with its own seconds. One that goes on counts them from those of its checkpoint."""
+    """Yield each session with its own seconds.
+
+    A resumed session counts from the seconds of its checkpoint.
+    """
     resumed = {event.row.step: event.row.seconds for event in run.events.get("resume", ())}
     before = 0.0
     for place, session in enumerate(run.file.sessions if run.file else ()):
@@ -190,7 +201,7 @@ def _lengths(run: RunData) -> Iterator[tuple[SessionEntry, float]]:
 
 
 def settings_of(run: RunData) -> dict[str, Any]:
-    """Hyper-parameters, the trainer's options, the command line, callbacks in their order, and where it ran."""
+    """Return hyper-parameters, options of the trainer, command line, callbacks and environment."""
     file = run.file
     if file is None:
         return {}
@@ -210,25 +221,25 @@ def settings_of(run: RunData) -> dict[str, Any]:
 
 
 def config_settings(file: RunFile) -> list[tuple[str, Any]]:
-    """The hyper-parameters; not the seed once more, if it is the one that was used."""
+    """Return the hyper-parameters, without the seed if it is the seed of the run."""
     return [(name, value) for name, value in flat(file.config) if name != "seed" or value != file.seed]
 
 
 def trainer_settings(file: RunFile) -> list[tuple[str, Any]]:
-    """The seed that was used, and the options of the trainer; the option ``seed`` may have left it to the run."""
+    """Return the seed of the run and the options of the trainer."""
     options = dict(_mapping(file.settings))
     given = options.pop("seed", None)
     return flat({"seed": given if file.seed is None else file.seed, **options})
 
 
 def call(entry: CallbackEntry) -> str:
-    """The callback as it would be written: ``EarlyStopping(patience=3)``."""
+    """Return the callback as source code, such as ``EarlyStopping(patience=3)``."""
     name, arguments = str(entry.name), str(entry.arguments)
     return arguments if name in arguments and arguments.endswith(")") else f"{name}({arguments})"
 
 
 def flat(tree: Any) -> list[tuple[str, Any]]:
-    """A tree of settings as dotted names with plain values.
+    """Return a tree of settings as dotted names with plain values.
 
     >>> flat({"lr": 0.1, "model": {"depth": 3, "kinds": ["a", "b"]}})
     [('lr', 0.1), ('model.depth', 3), ('model.kinds', '["a", "b"]')]
@@ -247,7 +258,7 @@ def _flat(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _reached(run: RunData, session: SessionEntry | None) -> dict[str, Any]:
-    """How far it came: a session that has ended says it; else the rows of the loop and what happened do."""
+    """Return how far the run came: from an ended session, or from the rows and events."""
     ended = {"steps": 0, "epochs": 0, "seconds": 0.0}
     if session is not None:
         ended = {"steps": session.last_step, "epochs": session.last_epoch, "seconds": session.seconds}
@@ -278,7 +289,7 @@ def _status(session: SessionEntry, run: RunData) -> str:
 
 
 def _shown(settings: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """As far as a page has room: a setting may be a whole vocabulary."""
+    """Return the settings that a page can show: one setting may be a large vocabulary."""
     rows = [(cut(name), cut(value) if isinstance(value, str) else whole(value)) for name, value in settings[:MOST]]
     more = len(settings) - len(rows)
     return [*rows, ("…", f"{more:,} more are in {FILE}")] if more else rows

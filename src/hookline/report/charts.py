@@ -1,4 +1,4 @@
-"""Which curves go into which chart: training and validation of one metric together, learning rates together."""
+"""Assign curves to charts, for example training and validation of one metric to one chart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookline.report.units import unit_of
 STAGES = ("train", "val", "test")
 METRICS = "metrics"
 EPOCH = "_epoch"
-"""What is logged at intervals has a second name for its value over the whole epoch."""
+"""Suffix of a metric over a full epoch, next to the same metric per interval."""
 BY_EPOCH = "by epoch"
 TITLES = {
     METRICS: "Metrics",
@@ -28,24 +28,24 @@ TITLES = {
     "memory": "Memory",
     "device": "Device",
 }
-"""The sections, in their order; others follow by name."""
+"""Titles of the sections, in their order. Other sections follow by name."""
 MACHINE = frozenset({"speed", "throughput", "time", "memory", "device"})
-"""Those that say how the machine fared, and nothing about what was learnt."""
+"""Sections about the hardware and the speed."""
 TOGETHER = frozenset({"lr", "momentum", "weight_decay"})
-"""Sections whose curves go into one chart, as do those of another section that have one unit,"""
+"""Sections whose curves share one chart. So do the curves of a section with one unit."""
 MOST = 8
-"""as long as they are not more than this."""
+"""Maximum number of curves in such a chart."""
 DIGITS = 6
 FEW = 3
-"""So many metrics of one's own make a section."""
+"""Minimum number of custom metrics that form a section."""
 ALL_POINTS = 120_000
-"""Of all curves of a page together; each gets its share,"""
+"""Maximum number of points of all curves of a page."""
 LEAST = 8
-"""but not less than this: the first, the lowest, the highest and the last of two halves."""
+"""Minimum number of points per curve: the first, lowest, highest and last of two halves."""
 ALL_CHARACTERS = 3_600_000
-"""Of all curves and their names together,"""
+"""Maximum number of characters of all curves and their names."""
 A_CURVE, A_POINT = 400, 14
-"""of which a curve takes so many whatever it shows, and a point so many more."""
+"""Approximate characters per curve and per point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Chart:
 
 
 def plan(names: Iterable[str]) -> list[Chart]:
-    """The charts for metrics with these names.
+    """Return the charts for metrics with these names.
 
     >>> [(chart.title, [line.label for line in chart.lines]) for chart in plan(["val/loss", "train/loss", "lr/SGD"])]
     [('loss', ['train', 'val']), ('lr', ['SGD'])]
@@ -82,14 +82,14 @@ def plan(names: Iterable[str]) -> list[Chart]:
         own = name.removesuffix(EPOCH) if by_epoch else name
         title, line = _title(own, section, sizes[section]), _line(name, own, section)
         if section not in TITLES and sizes[section] < FEW:
-            section, title = METRICS, own  # a section of its own would be an empty row
+            section, title = METRICS, own  # A separate section would be a nearly empty row.
         groups.setdefault((section, title), []).append(line)
     charts = [Chart(section, title, _short_labels(_sorted(lines))) for (section, title), lines in groups.items()]
     return sorted(charts, key=_place)
 
 
 def by_name(names: Iterable[str]) -> list[Chart]:
-    """One chart for each name, where several runs are drawn over one another: evaluations first."""
+    """Return one chart per name, to draw several runs over one another; evaluations first."""
     charts = [Chart(_section(name), name, (_line(name, name, _section(name)),)) for name in names]
     stages = ("val", "train", "test", "")
     return sorted(charts, key=lambda chart: (*_place(chart)[:3], stages.index(chart.lines[0].stage), chart.title))
@@ -100,12 +100,12 @@ def section_title(section: str) -> str:
 
 
 def is_epoch(name: str, names: Container[str]) -> bool:
-    """Whether it is over an epoch what another one of these names, or one of training, is over intervals."""
+    """True if the metric is the value over an epoch of another metric or of a training metric."""
     return name.endswith(EPOCH) and (name.removesuffix(EPOCH) in names or name.startswith("train/"))
 
 
 def epoch_of(name: str) -> str:
-    """The name under which the same is known over whole epochs, if it is."""
+    """Return the name of the same metric over full epochs."""
     return f"{name}{EPOCH}"
 
 
@@ -120,11 +120,11 @@ def _title(name: str, section: str, size: int) -> str:
         return section if size <= MOST and (section in TOGETHER or unit_of(name)) else rest
     if first == "train":
         return rest
-    return rest.rpartition("/")[2] if first in STAGES else name  # `val/<loader>/loss` beside `train/loss`
+    return rest.rpartition("/")[2] if first in STAGES else name  # `val/<loader>/loss` goes with `train/loss`.
 
 
 def _line(name: str, own: str, section: str) -> Line:
-    """``own`` is the name without what says that it is by epoch."""
+    """Return the curve of a metric. ``own`` is its name without the suffix for epochs."""
     first, _, rest = own.partition("/")
     by_epoch = "" if own == name else f", {BY_EPOCH}"
     if section != METRICS:
@@ -136,7 +136,7 @@ def _line(name: str, own: str, section: str) -> Line:
 
 
 def _short_labels(lines: tuple[Line, ...]) -> tuple[Line, ...]:
-    """Where a chart has one metric of one's own, and the same by epoch, its name is the title's and not once more."""
+    """Shorten the labels of a custom metric and its value by epoch: the title has the name."""
     if len(lines) != 2 or lines[0].stage or epoch_of(lines[0].name) != lines[1].name:
         return lines
     return lines[0], replace(lines[1], label=BY_EPOCH)
@@ -152,7 +152,7 @@ def _place(chart: Chart) -> tuple[int, str, bool, int, bool, str]:
     place = sections.index(chart.section) if chart.section in sections else len(sections)
     stages = {line.stage for line in chart.lines}
     is_loss = chart.lines[0].stage != "" and chart.title.rpartition("/")[2] == "loss"
-    evaluated = not stages.isdisjoint(("val", "test"))  # it says more than what is known of training alone
+    evaluated = not stages.isdisjoint(("val", "test"))  # More important than training metrics alone.
     return place, chart.section, not is_loss, -len(stages), not evaluated, chart.title
 
 
@@ -160,15 +160,17 @@ def _place(chart: Chart) -> tuple[int, str, bool, int, bool, str]:
 
 
 def share(curves: int) -> int:
-    """How many points each of so many curves may have."""
+    """Return the maximum number of points per curve."""
     room = (ALL_CHARACTERS // max(1, curves) - A_CURVE) // A_POINT
     return max(LEAST, min(POINTS, ALL_POINTS // max(1, curves), room))
 
 
 def curve(series: Series, limit: int) -> dict[str, Any]:
-    """The points of a curve: steps as differences, values with the digits that it takes; NaN and infinities as texts.
+    """Return the points of a curve as JSON values.
 
-    Where not every value is drawn, ``mean`` has the means over buckets, for a smooth line that is right.
+    Steps are differences. Values are rounded. NaN and infinities are strings.
+
+    If not all values are drawn, ``mean`` has the means over buckets, for a correct smooth line.
     """
     series = series.ordered()
     sample, digits = downsample(series.values, limit), _digits(series)
@@ -185,7 +187,7 @@ def curve(series: Series, limit: int) -> dict[str, Any]:
 
 
 def differences(steps: list[int]) -> list[int]:
-    """The first one, and how far each is from the one before.
+    """Return the first step, and the distance of each other step from the previous one.
 
     >>> differences([100, 200, 350])
     [100, 100, 150]
@@ -194,12 +196,12 @@ def differences(steps: list[int]) -> list[int]:
 
 
 def short(value: float, digits: int = DIGITS) -> float | str:
-    """Six digits are more than a chart can show that begins at zero."""
+    """Round to ``digits``. A chart that starts at zero cannot show more than six."""
     return float(f"{value:.{digits}g}") if math.isfinite(value) else str(value)
 
 
 def _digits(series: Series) -> int:
-    """More where values are close to one another and far from zero: 1,234,567 beside 1,234,571."""
+    """Return more digits for values that are close together, such as 1,234,567 and 1,234,571."""
     low, high = series.lowest(), series.highest()
     if low is None or high is None or low == high:
         return DIGITS

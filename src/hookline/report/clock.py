@@ -1,4 +1,4 @@
-"""Which epoch and which second a step was: the other two axes of a chart."""
+"""Map steps to epochs and seconds, the other two x-axes of a chart."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ STAGES = ("train/", "val/", "test/")
 
 
 def of_the_loop(series: Mapping[str, Series]) -> list[Series]:
-    """Those whose steps are the run's: of training if there are any, else of a stage, else all.
+    """Return the series whose steps are those of the run: of training, else of a stage, or all.
 
-    ``run.log(step=…)`` takes any number for a step, and no row says that it is one of these.
+    ``run.log(step=…)`` accepts any integer as a step, and the rows do not record that.
     """
     for wanted in (("train/",), STAGES, ("",)):
         found = [one for name, one in series.items() if name.startswith(wanted) and len(one)]
@@ -26,7 +26,7 @@ def of_the_loop(series: Mapping[str, Series]) -> list[Series]:
 
 
 def clock_of(series: Iterable[Series]) -> dict[str, list[Any]]:
-    """Steps with their epoch (as a fraction) and seconds of training; between them it is a straight line.
+    """Return steps with their epoch (as a fraction) and seconds, to interpolate linearly.
 
     >>> series = Series("train/loss", "step")
     >>> for step, epoch in ((10, 0), (20, 1), (30, 1)):
@@ -55,14 +55,14 @@ def clock_of(series: Iterable[Series]) -> dict[str, list[Any]]:
 
 
 def _some(count: int) -> list[int]:
-    """At most so many places, the first and the last among them."""
+    """Return at most ``POINTS`` indices, including the first and the last."""
     if count <= POINTS:
         return list(range(count))
     return sorted({place * (count - 1) // (POINTS - 1) for place in range(POINTS)})
 
 
 def _changes(epochs: array[int]) -> list[int]:
-    """Where a new epoch number begins."""
+    """Return the indices at which the epoch changes."""
     places: list[int] = []
     place = 0
     while place < len(epochs) and len(places) < POINTS:
@@ -78,7 +78,12 @@ def _growing(times: list[float]) -> list[float]:
 
 
 def _fractions(steps: list[int], edges: dict[int, int]) -> list[float]:
-    """``edges``: at which step each epoch was complete. One that is not yet is as long as the one before."""
+    """Return the epoch of each step as a fraction.
+
+    Args:
+        steps: The steps.
+        edges: Step at which each epoch was complete. The current epoch is assumed as long as the previous one.
+    """
     marks = [(step, float(epoch)) for epoch, step in sorted(edges.items())]
     marks = [mark for place, mark in enumerate(marks) if place == 0 or mark[0] > marks[place - 1][0]]
     if len(marks) > 1:

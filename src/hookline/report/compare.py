@@ -1,4 +1,4 @@
-"""What differs between runs: exactly those settings and final metrics, nothing else."""
+"""Find the settings and final metrics that differ between runs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hookline.report.read import RunData
 from hookline.report.units import DIGITS, MOST, with_unit
 
 MISSING = "—"
-"""How a person is told that a run has no such setting or metric."""
+"""Shown if a run does not have a setting or metric."""
 
 
 class Absent:
-    """A run has no such thing; that is not the same as ``None``."""
+    """A missing setting or metric, as opposed to one that is ``None``."""
 
     def __repr__(self) -> str:
         return MISSING
@@ -29,16 +29,16 @@ ABSENT = Absent()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is not the same in all runs."""
+    """One setting or metric that differs between runs."""
 
     group: str
     name: str
     values: tuple[Any, ...]
-    """One for each run; ``ABSENT`` where there is none."""
+    """One value per run. ``ABSENT`` if the run does not have it."""
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The values for people. What differs also looks different, if need be by all its digits.
+        """Formatted values. Values that differ look different, with all digits if necessary.
 
         >>> Difference("val", "val/loss", (0.123456789, 0.5, ABSENT)).texts
         ('0.123457', '0.5', '—')
@@ -60,7 +60,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """What differs, and how many things do not; of what is hidden in all runs nobody can say."""
+    """The differences, and the number of equal values. Redacted values cannot be compared."""
 
     rows: tuple[Difference, ...]
     same: int
@@ -68,14 +68,24 @@ class Differences:
 
 
 def differing_settings(runs: Sequence[RunData]) -> Differences:
-    """Hyper-parameters, options of the trainer, callbacks, command line, versions, machine and commit."""
+    """Return the settings that differ.
+
+    Compared are hyper-parameters, options of the trainer, callbacks, command line, versions, machine and commit.
+
+    Args:
+        runs: The runs to compare.
+    """
     return _differences([_settings(run) for run in runs])
 
 
 def differing_metrics(runs: Sequence[RunData]) -> Differences:
-    """The last value of each metric, where they are not the very same number.
+    """Return the metrics whose last values differ.
 
-    Of what all runs know over whole epochs, that alone: an interval may be a few batches.
+    If all runs have the value of a metric over full epochs, only that value is compared: an interval may be a few
+    batches.
+
+    Args:
+        runs: The runs to compare.
     """
     sides = [_finals(run) for run in runs]
     names = {name for side in sides for _, name in side}
@@ -92,7 +102,7 @@ def _short(value: Any, name: str = "", digits: int = DIGITS) -> str:
 
 
 def _array(value: Any, first: Any) -> str:
-    """An array, and how far it is from that of the first run."""
+    """Format an array and the number of elements that differ from the first run."""
     if _shape(value) != _shape(first) or _equal(value, first):
         return _short(value)
     pairs = list(zip(_numbers(value), _numbers(first), strict=True))
@@ -125,7 +135,7 @@ def _differences(sides: Sequence[Named]) -> Differences:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """NaN is NaN, 1 is 1.0, and ``True`` is not 1."""
+    """True if the values are equal: NaN equals NaN, 1 equals 1.0, ``True`` differs from 1."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, list) and isinstance(other, list):
@@ -149,7 +159,7 @@ def _settings(run: RunData) -> dict[tuple[str, str], Any]:
 
 
 def _callbacks(run: RunData) -> dict[str, str]:
-    """Each callback as it would be written, and in which order they run."""
+    """Return each callback as source code, and the order in which they run."""
     entries = run.file.callbacks if run.file else ()
     found: dict[str, str] = {}
     for entry in entries:

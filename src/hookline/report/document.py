@@ -1,7 +1,7 @@
-"""The HTML around the data: one file that needs nothing else and sends nothing anywhere.
+"""The HTML around the data: one file that loads nothing and sends nothing.
 
-All that comes from a run is text of unknown origin. It goes into a JSON block that cannot end early, is put on the page
-as text, never as markup, and the page's own policy lets no other script run and no request leave.
+All strings from a run are untrusted. They are in a JSON block that they cannot close. The scripts insert them as text,
+never as markup. The page's content security policy allows no other scripts and no requests.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SCRIPTS = (
     "report.js",
     "compare.js",
 )
-"""Joined into one function, so that nothing of them is global; ``page.js`` is the last."""
+"""Joined into one function, so that they define no globals. ``page.js`` comes last."""
 ICON = (
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Cpath fill='none' "
     "stroke='%23155fa8' stroke-width='2.2' stroke-linecap='round' d='M10 2v8a3.5 3.5 0 1 1-7 0'/%3E%3C/svg%3E"
@@ -47,7 +47,15 @@ _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026", 0x202
 def document(
     title: str, data: Mapping[str, Any], fallback: str, *, online: bool = False, scripts: Sequence[str] = ()
 ) -> str:
-    """A whole page. ``fallback`` is markup for browsers that run no scripts; ``scripts`` are more assets, run first."""
+    """Return a complete page.
+
+    Args:
+        title: Title of the page.
+        data: Data for the scripts.
+        fallback: Markup for browsers without scripts.
+        online: Allow requests to the server of the page.
+        scripts: More assets, run before ``page.js``.
+    """
     style, script = asset_text(STYLES), page_script(tuple(scripts))
     page = "\n".join(
         [
@@ -77,7 +85,7 @@ def document(
 
 
 def policy(*, online: bool = False, scripts: Sequence[str] = ()) -> str:
-    """The content security policy of a page; ``online`` lets it ask the server that it came from, and no other."""
+    """Return the content security policy. ``online`` allows requests to the server of the page."""
     rules = {
         "default-src": "'none'",
         "script-src": _hash(page_script(tuple(scripts))),
@@ -91,25 +99,25 @@ def policy(*, online: bool = False, scripts: Sequence[str] = ()) -> str:
 
 
 def embedded(data: Any) -> str:
-    r"""JSON that a script element can hold: nothing in it can end the element or begin another.
+    r"""Return JSON that cannot close a script element or open another one.
 
     >>> embedded({"name": "</script>"})
     '{"name":"\\u003c/script\\u003e"}'
     """
     try:
         text = _ENCODER.encode(data)
-    except ValueError:  # a NaN that somebody wrote into a setting: rare, and not worth a look at every number
+    except ValueError:  # A NaN inside a setting is rare, so numbers are not checked in advance.
         text = _ENCODER.encode(encode_all(data))
     return _encodable(text.translate(_ESCAPES))
 
 
 def _encodable(text: str) -> str:
-    """Half of a surrogate pair, such as a file's name may hold, has no UTF-8."""
+    """Replace unpaired surrogates, for example from a file name: UTF-8 cannot encode them."""
     return text.encode("utf-8", "replace").decode()
 
 
 def encode_all(value: Any) -> Any:
-    """NaN and infinities anywhere in it as texts."""
+    """Return the value with every NaN and infinity in it as a string."""
     if isinstance(value, Mapping):
         return {key: encode_all(its) for key, its in value.items()}
     if isinstance(value, list | tuple):
@@ -119,14 +127,14 @@ def encode_all(value: Any) -> Any:
 
 @cache
 def asset_text(names: tuple[str, ...]) -> str:
-    """The assets, one after the other."""
+    """Return the assets, joined."""
     folder = files("hookline.report") / "assets"
     return "\n".join((folder / name).read_text(encoding="utf-8").strip() for name in names)
 
 
 @cache
 def page_script(more: tuple[str, ...] = ()) -> str:
-    """All scripts in one, the licence of the chart library before it."""
+    """Return all scripts as one, after the license of the chart library."""
     licence = asset_text(("vendor/uplot.LICENSE",))
     library, own = asset_text((LIBRARY,)), asset_text((*SCRIPTS, *more, "page.js"))
     return f'/* uPlot:\n{licence}\n*/\n{library}\n(() => {{\n"use strict";\n{own}\n}})();\n'

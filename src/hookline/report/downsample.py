@@ -1,4 +1,4 @@
-"""Fewer points that look the same: no extreme and no gap is lost."""
+"""Reduce the number of points of a curve without losing extremes or gaps."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ from dataclasses import dataclass
 from itertools import islice
 
 POINTS = 2_000
-"""More than a chart has pixels."""
+"""More points than a chart has pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What is drawn of a series."""
+    """The points of a series that are drawn."""
 
     places: list[int]
-    """Which of its values."""
+    """Indices of the values."""
     means: list[tuple[int, float]]
-    """Of each bucket the middle place and the mean of the finite values, for a smooth line; none if all is drawn."""
+    """Middle index and mean of the finite values per bucket, for a smooth line.
+
+    Empty if all values are drawn.
+    """
 
 
 def downsample(values: Sequence[float], limit: int = POINTS) -> Sample:
-    """At most ``limit`` of the values: of each bucket the first, the lowest, the highest and the last.
+    """Return at most ``limit`` values: the first, lowest, highest and last of each bucket.
 
-    Where there are NaN or infinities, the first of each kind in a bucket stays, too.
+    The first NaN and the first infinity of each sign in a bucket are also kept.
 
     >>> downsample([5.0, 1.0, 2.0, 9.0, 3.0, 3.0, 3.0, 3.0, 3.0], limit=4).places
     [0, 1, 3, 8]
@@ -55,7 +58,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _telling(chunk: Sequence[float]) -> list[int]:
-    """The places of the values that a bucket must not lose."""
+    """Return the indices of the values that a bucket must keep."""
     found = {0, len(chunk) - 1}
     finite = chunk
     if not all(map(math.isfinite, chunk)):

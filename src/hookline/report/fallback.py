@@ -1,4 +1,4 @@
-"""The page for browsers that run no scripts: the final numbers, as tables."""
+"""The content for browsers without scripts: the final values, as tables."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from html import escape
 from typing import Any
 
 MOST = 500
-"""So many metrics are in the table."""
+"""Maximum number of metrics in the table."""
 
 
 def fallback(data: Mapping[str, Any]) -> str:
-    """Markup; all that comes from a run is escaped."""
+    """Return the markup. All strings from a run are escaped."""
     parts = [f"<main class=plain><h1>{escape(str(data['title']))}</h1>"]
     if data["page"] == "report":
         status = data["status"]

@@ -1,19 +1,19 @@
-"""What is too long for a page: texts and lists are cut, and say so."""
+"""Shorten long strings and lists for a page, and mark them as shortened."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 LONGEST = 2_000
-"""So many characters a setting, a cell or a caption has."""
+"""Maximum number of characters of a setting, a cell or a caption."""
 EVENTS = 400_000
-"""So many the texts of all events together."""
+"""Maximum number of characters of all events."""
 MOST = 1_000
-"""So many settings, files or differences are listed."""
+"""Maximum number of settings, files or differences in a list."""
 
 
 def cut(text: str, longest: int = LONGEST) -> str:
-    """The beginning of a text.
+    """Return the start of a string, with the number of characters that were cut.
 
     >>> cut("abcdef", 3)
     'abc… (3 characters more)'
@@ -22,7 +22,7 @@ def cut(text: str, longest: int = LONGEST) -> str:
 
 
 def cut_apart(texts: Sequence[str]) -> list[str]:
-    """Several texts, from a little before the place where they begin to differ.
+    """Return several strings, each from shortly before the first character that differs.
 
     >>> [text[-10:] for text in cut_apart(["a" * 5000 + "1", "a" * 5000 + "2"])]
     ['aaaaaaaaa1', 'aaaaaaaaa2']

@@ -1,4 +1,4 @@
-"""``Kept``: some of very many things, spread evenly, the newest always among them."""
+"""``Kept``: an evenly spaced sample of many items, which always includes the newest."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ T = TypeVar("T")
 
 
 class Kept(Generic[T]):
-    """Takes any number of things and keeps at most ``limit``: the first, the newest, and an even choice between.
+    """Accept any number of items and keep at most ``limit`` of them, evenly spaced.
 
-    >>> kept = Kept[int](4)
-    >>> for number in range(10):
-    ...     kept.add(number)
-    >>> list(kept), kept.count
-    ([0, 4, 8, 9], 10)
+    The first and the newest item are always kept.
+
+    Args:
+        limit: Maximum number of items to keep.
+
+    Example:
+        >>> kept = Kept[int](4)
+        >>> for number in range(10):
+        ...     kept.add(number)
+        >>> list(kept), kept.count
+        ([0, 4, 8, 9], 10)
     """
 
     __slots__ = ("_every", "_items", "_newest", "count", "limit")
@@ -23,7 +29,7 @@ class Kept(Generic[T]):
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.count = 0
-        """How many there were."""
+        """Number of items that were added."""
         self._items: list[T] = []
         self._every = 1
         self._newest: list[T] = []

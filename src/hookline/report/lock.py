@@ -1,4 +1,4 @@
-"""Whether a run's process is still there: as long as it is, it holds the lock on the run's folder."""
+"""Check whether the process of a run is alive: it holds the lock on the run's folder."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ LOCK = "run.lock"
 
 
 def is_free(folder: Path) -> bool:
-    """Whether nobody holds the lock. ``False`` also where that cannot be told: no file, no right to it, no locks here.
+    """True if no process holds the lock.
 
-    A lock that is held is left alone. One that is free is shared for a moment: ask only about runs that say they run.
+    False if that is unknown: without a lock file, without permission, or without support for locks.
+
+    A free lock is held in shared mode for an instant, so call this only for runs whose status is ``running``.
     """
     try:
         file = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -21,7 +23,7 @@ def is_free(folder: Path) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         fcntl.flock(file, fcntl.LOCK_UN)
-    except OSError:  # held, or a file system without locks
+    except OSError:  # The lock is held, or the file system does not support locks.
         return False
     finally:
         os.close(file)

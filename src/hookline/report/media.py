@@ -1,4 +1,4 @@
-"""Pictures, texts, tables, histograms, arrays: the newest of each name, and older ones as far as they fit."""
+"""Images, texts, tables, histograms and arrays for a page, within a budget of characters."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from hookline.report.read import RunData
 
 SUMMARY = "model/summary"
 PICTURES = 2_000_000
-"""Characters of all pictures together."""
+"""Maximum number of characters of all images."""
 OTHERS = 250_000
-"""Characters of all texts together; and of all tables, of all histograms, of all arrays."""
+"""Maximum number of characters of all texts, and the same for tables, histograms and arrays."""
 LONGEST_TEXT = 20_000
 MOST_ROWS = 200
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -30,9 +30,11 @@ Frame = dict[str, Any]
 
 
 def media_of(run: RunData, pictures: int | None = None) -> dict[str, list[dict[str, Any]]]:
-    """All media of a run. Each entry has a name, its frames by step, and how many there were.
+    """Return all media of a run. Each entry has a name, its frames by step, and the total count.
 
-    ``pictures``: how many characters of a page are left for them.
+    Args:
+        run: The run.
+        pictures: Number of characters that the page has left for images.
     """
     room = PICTURES if pictures is None else min(PICTURES, pictures)
     tables = {name: rows for name, rows in run.tables.items() if name != SUMMARY}
@@ -46,20 +48,20 @@ def media_of(run: RunData, pictures: int | None = None) -> dict[str, list[dict[s
 
 
 def _by_epoch(arrays: Mapping[str, Kept[MetricRow]]) -> dict[str, Kept[MetricRow]]:
-    """What is known over whole epochs, too, is shown once, as that."""
+    """Replace each array by its value over full epochs, if there is one."""
     once = {name: rows for name, rows in arrays.items() if epoch_of(name) not in arrays}
     return {f"{name.removesuffix(EPOCH)}, by epoch" if is_epoch(name, arrays) else name: once[name] for name in once}
 
 
 def summary_of(run: RunData) -> Frame | None:
-    """The table of the model's layers."""
+    """Return the table of the model's layers."""
     return _table(run.tables[SUMMARY].newest)[0] if SUMMARY in run.tables else None
 
 
 def _choose(
     kept: Mapping[str, Kept[Row]], frame: Callable[[Row], tuple[Frame, int]], budget: int
 ) -> list[dict[str, Any]]:
-    """The newest of each name, then the first of each, then those between, until the budget is spent."""
+    """Return the newest frame of each name, then the first, then the others, within the budget."""
     rows = {name: list(its) for name, its in sorted(kept.items())}
     order = {name: list(_order(len(its))) for name, its in rows.items()}
     chosen: dict[str, list[tuple[int, Frame]]] = {name: [] for name in rows}
@@ -81,7 +83,7 @@ def _choose(
 
 
 def _order(count: int) -> Iterator[int]:
-    """The last, the first, the middle, then the middles of what is left.
+    """Yield the last index, the first, the middle, then the middles of the gaps.
 
     >>> list(_order(5))
     [4, 0, 2, 1, 3]
@@ -119,7 +121,7 @@ def _image(row: ImageRow, folder: Path) -> tuple[Frame, int]:
 
 
 def _png(row: ImageRow, folder: Path) -> bytes | None:
-    """The picture, if it is one and lies in the run's folder: the row may be anybody's."""
+    """Return the image if it is a PNG inside the run's folder: the row is untrusted."""
     try:
         path = (folder / row.file).resolve()
         if not row.file or not path.is_relative_to(folder.resolve()):

@@ -1,4 +1,4 @@
-"""The key numbers: the last and the best value of each metric."""
+"""The last and the best value of each metric."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STAGES = ("val", "test", "train")
 
 
 def number(series: Series) -> dict[str, Any]:
-    """One row of the table of all metrics. There is a ``best`` if its name tells which is better."""
+    """Return one row of the table of metrics. ``best`` needs a name with a known direction."""
     mode, lowest, highest = known_direction(series.name), series.lowest(), series.highest()
     return {
         "name": series.name,
@@ -37,12 +37,12 @@ def _point(series: Series, place: int | None) -> dict[str, Any] | None:
 
 
 def exact(value: float) -> float | str:
-    """All digits; NaN and infinities as texts, because JSON has no such numbers."""
+    """Return the value with all digits, and NaN and infinities as strings, which JSON requires."""
     return value if value - value == 0 else str(value)
 
 
 def whole(value: Any) -> Any:
-    """A browser knows whole numbers from 2**53 on only nearly, and a seed may be one: those as texts.
+    """Return integers from 2**53 as strings: JavaScript would round them, for example a seed.
 
     >>> whole(9938647860722010304), whole(7), whole("a")
     ('9938647860722010304', 7, 'a')
@@ -51,7 +51,7 @@ def whole(value: Any) -> Any:
 
 
 def numbers_of(series: Mapping[str, Series]) -> list[dict[str, Any]]:
-    """The table of all metrics: those of evaluations first."""
+    """Return the table of all metrics, evaluations first."""
     order = {"test": 0, "val": 1, "train": 2}
     names = sorted(series, key=lambda name: (order.get(name.partition("/")[0], 3), name))
     return [number(series[name].ordered()) for name in names]
@@ -60,10 +60,16 @@ def numbers_of(series: Mapping[str, Series]) -> list[dict[str, Any]]:
 def tiles_of(
     series: Mapping[str, Series], numbers: list[dict[str, Any]], kept: int | None = None, since: float = 0.0
 ) -> list[dict[str, Any]]:
-    """The few numbers at the top: of evaluations; and of training, if there is room.
+    """Return the values at the top of the page: of evaluations first, then of training.
 
-    Of what is also known over whole epochs, those: an interval may be a few batches, and its best value luck.
-    ``kept`` is the step whose weights the model got back, ``since`` so many seconds of training.
+    If a metric also has values over full epochs, these are shown: the best value of an interval of a few batches is
+    often chance.
+
+    Args:
+        series: The series by name.
+        numbers: The table of all metrics.
+        kept: Step whose weights were restored.
+        since: Time of the restore in seconds of training.
     """
     own = (number for number in numbers if _stage(number) in _STAGES and not is_epoch(number["name"], series))
     ranked = sorted(own, key=_rank)
@@ -79,7 +85,7 @@ def tiles_of(
 
 
 def _kept(series: Series, step: int, since: float) -> dict[str, Any]:
-    """What it was with the weights that were kept: at their step, or at the end, after they were put back."""
+    """Return the value with the restored weights: at their step, or after the restore."""
     if series.seconds[-1] >= since:
         return {"weights": step}
     return {"kept": _point(series, series.steps.index(step) if step in series.steps else None)}
@@ -90,7 +96,7 @@ def _stage(number: Mapping[str, Any]) -> str:
 
 
 def _rank(number: Mapping[str, Any]) -> tuple[int, bool, bool]:
-    """Validation, test, training; of each what should be low, what should be high, the rest."""
+    """Sort by validation, test, training; then lower is better, higher is better, unknown."""
     return _STAGES.index(_stage(number)), number["mode"] is None, number["mode"] == "max"
 
 

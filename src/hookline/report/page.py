@@ -1,4 +1,4 @@
-"""The pages: the report of a run, and several runs compared."""
+"""The pages: the report of a run, and the comparison of several runs."""
 
 from __future__ import annotations
 
@@ -27,45 +27,64 @@ from hookline.report.units import unit_of
 
 FILE = "report.html"
 LARGEST = 4_500_000
-"""So many characters of data a page has at most, if that can be; pictures take what is left."""
+"""Maximum number of characters of data per page. Images use the remaining budget."""
 NUMBERS = 2_000
-"""The table of all metrics has so many rows at most."""
+"""Maximum number of rows in the table of metrics."""
 HEAD = 4000
 """Number of bytes at the start of a page that contain its title."""
 Page = dict[str, Any]
-"""All that a page shows, as plain values."""
+"""All data of a page, as plain values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A page that keeps itself up to date: it asks ``url`` every so many seconds for its data anew.
+    """A page that requests new data from ``url`` every ``every`` seconds.
 
-    The page adds ``since=<version>`` to the address. The answer is the page's data with a new ``version`` in it; or
-    ``{"version": …}`` alone, if nothing is new.
+    The page adds ``since=<version>`` to the address. The response is the page's data with a new ``version``, or only
+    ``{"version": …}`` if nothing has changed.
     """
 
     url: str
     version: str = ""
     every: float = 2.0
     home: str | None = None
-    """Where the list of all runs is."""
+    """Address of the list of all runs."""
 
 
 # -- one run ---------------------------------------------------------------------------------------
 
 
 def render_report(run: RunData, live: Live | None = None) -> str:
-    """The report of a run as one HTML file."""
+    """Return the report of a run as one HTML file.
+
+    Args:
+        run: The run.
+        live: Settings of a page that updates itself.
+    """
     return render(page_data(run), live)
 
 
 def write_report(folder: Path) -> Path:
-    """Write ``report.html`` into the folder of a run, in one piece; where it is."""
+    """Write ``report.html`` into the folder of a run, atomically.
+
+    Args:
+        folder: The run's folder.
+
+    Returns:
+        The path of the report.
+
+    Raises:
+        SetupError: If the folder is not a run.
+    """
     return write(render_report(read_run(folder)), folder / FILE)
 
 
 def page_data(run: RunData) -> Page:
-    """What the report shows."""
+    """Return the data of the report.
+
+    Args:
+        run: The run.
+    """
     numbers, limit, facts = numbers_of(run.series), share(len(run.series)), facts_of(run)
     back = put_back_of(run)
     data = {
@@ -96,7 +115,7 @@ def page_data(run: RunData) -> Page:
 
 
 def _trouble(run: RunData) -> list[str]:
-    """What could not be read."""
+    """Return notes about files and lines that could not be read."""
     notes = [f"{run.trouble}; settings, costs and environment are not known."] if run.trouble else []
     if run.damaged:
         lines = "1 line" if run.damaged == 1 else f"{run.damaged:,} lines"
@@ -105,7 +124,7 @@ def _trouble(run: RunData) -> list[str]:
 
 
 def _thinned(runs: Sequence[RunData], limit: int) -> list[str]:
-    """That not every value is drawn, if it is so."""
+    """Return a note if not every value is drawn."""
     if all(len(series) <= limit for run in runs for series in run.series.values()):
         return []
     return [
@@ -118,12 +137,21 @@ def _thinned(runs: Sequence[RunData], limit: int) -> list[str]:
 
 
 def render_compare(runs: Sequence[RunData], live: Live | None = None) -> str:
-    """Several runs over one another, and what differs between them, as one HTML file."""
+    """Return the comparison of several runs as one HTML file.
+
+    Args:
+        runs: The runs to compare.
+        live: Settings of a page that updates itself.
+    """
     return render(compare_data(runs), live)
 
 
 def compare_data(runs: Sequence[RunData]) -> Page:
-    """What the comparison shows."""
+    """Return the data of the comparison.
+
+    Args:
+        runs: The runs to compare.
+    """
     names = sorted({name for run in runs for name in run.series})
     having = {name: [place for place, run in enumerate(runs) if name in run.series] for name in names}
     limit = share(sum(len(run.series) for run in runs))
@@ -153,7 +181,7 @@ def _compared(title: str, run: RunData) -> dict[str, Any]:
 
 
 def is_comparison(path: Path) -> bool:
-    """Whether a file begins as what ``render_compare`` makes does; not one that cannot be read."""
+    """True if a file starts like the HTML of ``render_compare``. False if it cannot be read."""
     try:
         with open_regular(path) as file:
             head = file.read(HEAD).decode("utf-8", "replace")
@@ -163,20 +191,26 @@ def is_comparison(path: Path) -> bool:
 
 
 def common_project(runs: Sequence[RunData]) -> str:
-    """The project of all runs, if it is one."""
+    """Return the project of all runs, or an empty string if they differ."""
     found = {run.file.project if run.file else "" for run in runs}
     return found.pop() if len(found) == 1 else ""
 
 
 def titles(runs: Sequence[RunData]) -> list[str]:
-    """Titles that tell the runs apart; without a project that is that of all of them."""
+    """Return distinct titles of the runs, without the project if all runs have the same."""
     short = common_project(runs)
     found = [run.file.name if short and run.file else run.title for run in runs]
     return told_apart(found, [run.folder for run in runs])
 
 
 def told_apart(titles: Sequence[str], folders: Sequence[Path], above: Path | None = None) -> list[str]:
-    """Titles of which several are the same get the path of the run, from ``above`` or the folder of all of them."""
+    """Add the path of the run to titles that occur more than once.
+
+    Args:
+        titles: The titles.
+        folders: The runs' folders.
+        above: Folder to which the paths are relative. By default the common parent of all runs.
+    """
     paths = [os.path.abspath(folder) for folder in folders]
     start = os.path.commonpath(paths) if above is None and paths else os.path.abspath(above or ".")
     return [
@@ -214,15 +248,20 @@ def _texts(row: Difference) -> list[str | None]:
 
 
 def render(data: Page, live: Live | None = None) -> str:
-    """The HTML of a page's data."""
+    """Return the HTML of a page's data."""
     data = {**data, "live": asdict(live) if live else None, "made_by": f"Hookline {__version__}"}
     return document(f"{data['title']} · Hookline", data, fallback(data), online=live is not None)
 
 
 def write(text: str, path: Path, *, to_device: bool = False) -> Path:
-    """Write a page in one piece: a reader sees the old page or the new one. A link stays a link.
+    """Write a page atomically: a reader sees the old page or the new one.
 
-    ``to_device``: the user has named the path, so it may be a pipe or a device such as ``/dev/stdout``.
+    A symbolic link is kept.
+
+    Args:
+        text: Content of the page.
+        path: Path of the file.
+        to_device: Accept a pipe or a device such as ``/dev/stdout``, because the user named the path.
     """
     target = path.resolve()
     if target.exists() and not target.is_file():

@@ -1,4 +1,4 @@
-"""Reads a run's folder: ``run.json``, ``metrics.jsonl`` and ``events.jsonl``, whole or while they are being written."""
+"""Read the files in a run's folder, also while the run writes them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from hookline.report.series import Series
 
 METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
 AT_ONCE = 1 << 18
-"""So many bytes are parsed together."""
+"""Number of bytes to parse at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunData:
-    """All that the page needs of one run. Whatever is missing is empty."""
+    """All data of one run that a page needs. Missing parts are empty."""
 
     folder: Path
     file: RunFile | None = None
     trouble: str = ""
-    """Why there is no ``file``."""
+    """Reason why ``file`` is ``None``."""
     series: Mapping[str, Series] = field(default_factory=dict)
     arrays: Mapping[str, Kept[MetricRow]] = field(default_factory=dict)
     images: Mapping[str, Kept[ImageRow]] = field(default_factory=dict)
@@ -40,11 +40,11 @@ class RunData:
     events: Mapping[str, Kept[Happened]] = field(default_factory=dict)
     rows: int = 0
     damaged: int = 0
-    """Lines that say nothing."""
+    """Number of invalid lines."""
     written: float = 0.0
-    """When the newest row came, in seconds since 1970; 0 if there is none."""
+    """Time of the newest row in seconds since 1970. 0 without rows."""
     gone: bool = False
-    """Whether ``file`` says that it runs, and its process is no longer there."""
+    """True if the status is ``running`` but the process no longer exists."""
 
     @property
     def title(self) -> str:
@@ -52,23 +52,40 @@ class RunData:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether there is something to read."""
+    """True if the folder contains the files of a run.
+
+    Args:
+        folder: The folder.
+    """
     return (folder / METRICS).is_file() or (folder / FILE).is_file()
 
 
 def read_run(folder: Path) -> RunData:
-    """All of a run; ``SetupError`` if the folder holds none."""
+    """Return all data of a run.
+
+    Args:
+        folder: The run's folder.
+
+    Raises:
+        SetupError: If the folder is not a run, or a file cannot be read.
+    """
     return RunReader(folder).read()
 
 
 class RunReader:
-    """Reads a run, and later only what is new: ``read()`` again and again, from one thread at a time.
+    """Read a run, and with each further ``read()`` only the new rows.
 
-    What ``read`` returns shares its columns with the reader: use it before the next ``read``.
+    Use a reader in one thread at a time.
 
-    >>> RunReader(Path("no/such/folder")).read()
-    Traceback (most recent call last):
-    hookline.errors.SetupError: no/such/folder is no run: there is no such folder
+    The data from ``read`` shares memory with the reader: use it before the next ``read``.
+
+    Args:
+        folder: The run's folder.
+
+    Example:
+        >>> RunReader(Path("no/such/folder")).read()
+        Traceback (most recent call last):
+        hookline.errors.SetupError: no/such/folder is no run: there is no such folder
     """
 
     def __init__(self, folder: Path) -> None:
@@ -102,8 +119,8 @@ class RunReader:
 class _RowFile:
     """The rows of one file, as far as it was read.
 
-    A line that is not whole yet is left for the next time. A file that was rewound (the run went on from an earlier
-    step) is read anew.
+    An incomplete last line is left for the next read. A file that was truncated, because the run resumed from an
+    earlier step, is read from the start.
     """
 
     def __init__(self, path: Path) -> None:
@@ -116,7 +133,11 @@ class _RowFile:
         self._end = b""
 
     def read(self) -> float:
-        """Read what is new; when the file was written to. ``SetupError`` if it is there and cannot be read."""
+        """Read the new rows and return the modification time of the file.
+
+        Raises:
+            SetupError: If the file exists and cannot be read.
+        """
         try:
             with open_regular(self.path) as file:
                 if not self._goes_on(file):
@@ -134,13 +155,13 @@ class _RowFile:
             raise SetupError(f"{self.path} cannot be read: {error.strerror or error}") from error
 
     def _goes_on(self, file: BinaryIO) -> bool:
-        """Whether the last line that was read is still in its place."""
+        """True if the last line that was read is still at its position."""
         file.seek(self._offset - len(self._end))
         return file.read(len(self._end)) == self._end
 
 
 def _whole_lines(file: BinaryIO) -> Iterator[list[bytes]]:
-    """The lines, some thousand at a time; not the last one if it is still being written."""
+    """Yield complete lines, a few thousand at a time, without an incomplete last line."""
     while lines := file.readlines(AT_ONCE):
         if not lines[-1].endswith(b"\n") and not _is_json(lines[-1]):
             lines.pop()
@@ -166,7 +187,10 @@ def _run_file(folder: Path) -> tuple[RunFile | None, str]:
 
 
 def is_gone(folder: Path, file: RunFile | None) -> bool:
-    """Whether a run has ended without a word. One that ends just now has written how by the time its lock is free."""
+    """True if the process of a run ended without recording a status.
+
+    ``run.json`` is read again, because a run that is ending writes its status before it releases the lock.
+    """
     if file is None or file.status != "running" or not is_free(folder):
         return False
     now, _ = _run_file(folder)

@@ -1,4 +1,4 @@
-"""``Rows``: what the lines of ``metrics.jsonl`` say, sorted into series and media."""
+"""``Rows``: parse the lines of ``metrics.jsonl`` into series and media."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hookline.report.kept import Kept
 from hookline.report.series import Series
 
 KEEP = 100
-"""So many pictures, texts, tables … of one name are remembered,"""
+"""Maximum number of images, texts, tables, … of one name to keep."""
 KEEP_EVENTS = 500
-"""and so many events of one kind."""
+"""Maximum number of events of one kind to keep."""
 
 _BEGINNINGS = ("start", "resume")
 _METRICS = frozenset({"step", "epoch", "eval"})
@@ -23,14 +23,14 @@ _NUMBERS = ("step", "epoch", "seconds", "took", "width", "height", "size", "odd"
 
 
 class Happened(NamedTuple):
-    """An event. A session that goes on from a checkpoint counts its seconds anew from there."""
+    """An event and its session. A resumed session counts seconds from its checkpoint."""
 
     session: int
     row: EventRow
 
 
 class Rows:
-    """Takes lines; a line that says nothing is counted and left out.
+    """Accept lines. Invalid lines are counted and skipped.
 
     >>> rows = Rows()
     >>> rows.take(['{"name": "a", "step": 1, "epoch": 0, "value": 0.5, "kind": "step", "seconds": 1.0}', "torn {"])
@@ -52,7 +52,7 @@ class Rows:
         self.damaged = 0
 
     def take(self, lines: list[str]) -> None:
-        """All lines at once if all of them are sound, which is twice as fast as one by one."""
+        """Parse all lines at once if all of them are valid, which is twice as fast."""
         try:
             found = json.loads(f"[{','.join(lines)}]")
             together = len(found) == len(lines)
@@ -133,7 +133,7 @@ class Rows:
 
 
 def _refuse_odd(row: Record) -> None:
-    """Fields of the wrong type: the file may be anybody's."""
+    """Refuse fields of the wrong type: the file is untrusted."""
     for name in _TEXTS:
         if not isinstance(getattr(row, name, ""), str):
             raise TypeError(f"{name} is no text")
@@ -158,7 +158,7 @@ def _refuse_bins(row: HistogramRow) -> None:
 
 
 def _refuse_ragged(value: Any) -> None:
-    """An array is a rectangle of numbers."""
+    """Refuse an array that is not rectangular."""
     shapes = {_shape(item) for item in value}
     if len(shapes) > 1:
         raise TypeError("an array whose rows differ in length")

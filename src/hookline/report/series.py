@@ -1,4 +1,4 @@
-"""``Series``: all values of one metric, in few bytes each."""
+"""``Series``: all values of one metric, in compact arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookline.records import Kind
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The numbers of one metric, 32 bytes a row. Four columns of the same length.
+    """The values of one metric, 32 bytes per row, in four columns of the same length.
 
     >>> series = Series("val/loss", "eval")
     >>> series.add(10, 1, 2.5, 0.7)
@@ -33,7 +33,12 @@ class Series:
         return len(self.values)
 
     def add(self, step: int, epoch: int, seconds: float, value: float) -> None:
-        """One row more; ``TypeError`` or ``OverflowError``, and none, if a part of it is no such number."""
+        """Add one row.
+
+        Raises:
+            TypeError: If a value is not a number. The row is not added.
+            OverflowError: If a value is too large. The row is not added.
+        """
         try:
             self.steps.append(step)
             self.epochs.append(epoch)
@@ -46,14 +51,14 @@ class Series:
             raise
 
     def ordered(self) -> Self:
-        """With growing steps; of two values at one step the later one counts."""
+        """Return the series with ascending steps. Of two values at one step, the later one is kept."""
         if all(map(lt, self.steps, islice(self.steps, 1, None))):
             return self
         places = {step: place for place, step in enumerate(self.steps)}
         return self.pick([places[step] for step in sorted(places)])
 
     def pick(self, places: list[int]) -> Self:
-        """Only the rows at these places."""
+        """Return only the rows at these indices."""
         return type(self)(
             self.name,
             self.kind,
@@ -64,12 +69,12 @@ class Series:
         )
 
     def lowest(self) -> int | None:
-        """The place of the smallest finite value."""
+        """Return the index of the smallest finite value."""
         finite = self._finite()
         return self.values.index(min(finite)) if finite else None
 
     def highest(self) -> int | None:
-        """The place of the greatest finite value."""
+        """Return the index of the largest finite value."""
         finite = self._finite()
         return self.values.index(max(finite)) if finite else None
 

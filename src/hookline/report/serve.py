@@ -1,14 +1,14 @@
-"""The server of ``hookline watch``: pages about runs, on the loopback address, for reading only.
+"""The server of ``hookline watch``: read-only pages about runs, on the loopback address.
 
-It is the standard library's ``ThreadingHTTPServer``. One person looks at a few pages that ask every two seconds, so
-a framework would bring dependencies and no use; what matters here is what is refused, and that is all in this file:
+It is the ``ThreadingHTTPServer`` of the standard library. One user opens a few pages that poll every two seconds, so a
+framework would only add dependencies. All checks of requests are in this file:
 
-* It listens on 127.0.0.1 and nowhere else. Who is elsewhere forwards the port (``ssh -L``).
-* The ``Host`` header must name this server, or a page of another site whose name was pointed at 127.0.0.1 could read
-  it in the user's browser (DNS rebinding).
-* Other users of the machine reach the port too. So the address that is printed holds a random token; a browser gets
-  a cookie for it that scripts cannot read and that pages of other sites cannot use.
-* ``GET`` and ``HEAD`` only. No path of the client's ever meets the file system: see ``serve_site``.
+* The server listens on 127.0.0.1 only. Users on other machines forward the port (``ssh -L``).
+* The ``Host`` header must name this server. Otherwise a page of another site, whose name resolves to 127.0.0.1, could
+  read the pages in the user's browser (DNS rebinding).
+* Other users of the machine can connect to the port. Therefore the printed address contains a random token. A browser
+  gets a cookie for it, which scripts cannot read and pages of other sites cannot use.
+* The server accepts ``GET`` and ``HEAD`` only. A path from a client is never used as a file path: see ``serve_site``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 ADDRESS = "127.0.0.1"
 REQUEST_TIMEOUT_S = 30.0
-"""A client has this long to send its whole request, and as long to take the answer."""
+"""Time limit for a client to send its request, and to receive the response."""
 HTML, JSON, TEXT = ("text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8")
 NOTHING = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 HEADERS = {
@@ -51,7 +51,7 @@ Query = dict[str, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is sent back."""
+    """A response."""
 
     body: bytes
     kind: str = HTML
@@ -60,27 +60,36 @@ class Answer:
 
 
 class Site(Protocol):
-    """What is served: ``None`` for an address that is none."""
+    """The content to serve. ``answer`` returns ``None`` for an unknown address."""
 
     def answer(self, path: str, query: Query) -> Answer | None: ...
 
 
-# The cookie is strict: it is not sent along when a page of another site, such as a terminal in the browser, leads
-# here, nor after a redirect of that. A page of ours that goes on by itself makes the next request our own.
+# The cookie is SameSite=Strict: a browser does not send it after a link or redirect from another site, such as a
+# terminal in the browser. The refresh makes the next request one of this site.
 WELCOME = b'<!doctype html><meta charset="utf-8"><title>Hookline</title><meta http-equiv="refresh" content="0; url=/">'
 
 
 class Server(ThreadingHTTPServer):
-    """Serves a site on the loopback address until ``shutdown``; ``url`` is what to open in a browser.
+    """Serve a site on the loopback address until ``shutdown``.
 
-    Port 0 is any that is free. A request that has not come whole after ``request_timeout`` seconds is dropped.
+    ``url`` is the address to open in a browser.
 
-    >>> class Hello:
-    ...     def answer(self, path, query):
-    ...         return Answer(b"hello")
-    >>> with Server(Hello(), port=0) as server:
-    ...     server.url.startswith("http://127.0.0.1:")
-    True
+    Args:
+        site: The content to serve.
+        port: Port to listen on. 0 for any free port.
+        request_timeout: Seconds after which an incomplete request is dropped.
+
+    Raises:
+        SetupError: If the port is invalid or not available.
+
+    Example:
+        >>> class Hello:
+        ...     def answer(self, path, query):
+        ...         return Answer(b"hello")
+        >>> with Server(Hello(), port=0) as server:
+        ...     server.url.startswith("http://127.0.0.1:")
+        True
     """
 
     def __init__(self, site: Site, port: int, *, request_timeout: float = REQUEST_TIMEOUT_S) -> None:
@@ -91,7 +100,7 @@ class Server(ThreadingHTTPServer):
         except (OSError, OverflowError) as error:
             raise SetupError(_why_not(port, error)) from error
         port = self.server_port
-        self.cookie = f"hookline-watch-{port}"  # cookies know no ports: a second server must not overwrite it
+        self.cookie = f"hookline-watch-{port}"  # Ports share cookies: a second server must not overwrite this one.
         suffix = "" if port == 80 else f":{port}"
         self.hosts = {f"{ADDRESS}{suffix}", f"localhost{suffix}"}
 
@@ -100,16 +109,16 @@ class Server(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.server_port}/?token={self.token}"
 
     def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # that of HTTPServer asks for the name of the machine, which may take long
+        TCPServer.server_bind(self)  # HTTPServer.server_bind() looks up the host name, which may take long.
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError | TimeoutError):  # who has left is no news
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):  # The client closed the connection.
             super().handle_error(request, client_address)
 
 
 class _UntilDeadline(io.RawIOBase):
-    """Reads from a socket until a deadline. The timeout of a socket alone starts again with every byte."""
+    """Read from a socket until a deadline. A socket's own timeout restarts with every byte."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
         self._connection, self._end = connection, monotonic() + seconds
@@ -135,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile = io.BufferedReader(_UntilDeadline(self.connection, self.server.request_timeout))
 
     def parse_request(self) -> bool:
-        """Whether a request is to be answered. What is wrong with any of them is refused here."""
+        """True if the request is acceptable. Otherwise an error response has been sent."""
         if not super().parse_request():
             return False
         hosts = self.headers.get_all("Host", [])
@@ -164,12 +173,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(url.path, query)
 
     def do_HEAD(self) -> None:
-        self.do_GET()  # without its body: see _send
+        self.do_GET()  # _send() omits the body.
 
     def _answer(self, path: str, query: Query) -> None:
         try:
             answer = self.server.site.answer(path, query)
-        except Exception as error:  # a run may hold anything, and one that cannot be shown must not hide the others
+        except Exception as error:  # A run's files may contain anything; one bad run must not hide the others.
             reason = f"this page could not be made: {type(error).__name__}: {error}"
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, reason)
             return
@@ -186,7 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, Answer(WELCOME), ("Set-Cookie", cookie))
 
     def _known(self) -> bool:
-        wanted = f"{self.server.cookie}={self.server.session}"  # SimpleCookie stumbles over cookies of others
+        wanted = f"{self.server.cookie}={self.server.session}"  # SimpleCookie fails on invalid cookies of other sites.
         sent = [cookie for header in self.headers.get_all("Cookie", []) for cookie in header.split(";")]
         return any(_same(cookie.strip(), wanted) for cookie in sent)
 
@@ -195,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, Answer(text.encode(errors="replace"), TEXT), *headers)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the base class finds wrong with a request, with our headers."""
+        """Send an error of the base class with Hookline's headers."""
         status = HTTPStatus(code)
         self._refuse(status, explain or status.description)
 
@@ -210,11 +219,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def log_message(self, *_arguments: object) -> None:
-        """Nothing: a line for each question would fill the terminal, with the token in it."""
+        """Log nothing: one line per request would fill the terminal and show the token."""
 
 
 def _same(given: str, wanted: str) -> bool:
-    """Compared in a time that does not tell how much of it is right."""
+    """Compare two strings in constant time."""
     return hmac.compare_digest(given.encode(errors="replace"), wanted.encode())
 
 

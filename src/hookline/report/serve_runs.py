@@ -1,4 +1,4 @@
-"""The runs under a folder, and how each of them stands: what the first page of ``hookline watch`` shows."""
+"""The runs under a folder and their status, for the first page of ``hookline watch``."""
 
 from __future__ import annotations
 
@@ -22,20 +22,25 @@ from hookline.report.read import EVENTS, METRICS, RunData, is_gone, is_run
 
 FILES = (FILE, METRICS, EVENTS)
 DEPTH = 3
-"""So many folders below the given one a run may lie; ``runs/project/name`` is two."""
+"""Maximum depth of a run below the given folder. ``runs/project/name`` has depth two."""
 TAIL = 1 << 16
-"""Of a file that was never read, so many bytes at its end are: there may be hundreds of files of any size."""
+"""Number of bytes at the end of a file to read first: there may be hundreds of large files."""
 SHOWN = 4
 ORDER = ("val/", "test/", "train/")
 
 
 class Runs:
-    """Finds runs by names that tell a client nothing, and that only what was found here has.
+    """Find runs and assign them opaque names.
 
-    What lies outside of the folder, if only by a symbolic link, is not found.
+    A client can only name runs that were found here. Runs outside the folder, for example behind a symbolic link, are
+    not found.
 
-    >>> Runs(Path("no/such/folder")).find()
-    {}
+    Args:
+        folder: The folder to search.
+
+    Example:
+        >>> Runs(Path("no/such/folder")).find()
+        {}
     """
 
     def __init__(self, folder: Path) -> None:
@@ -43,13 +48,13 @@ class Runs:
         self._known: dict[str, Path] = {}
 
     def find(self) -> dict[str, Path]:
-        """All runs there are now."""
+        """Return all current runs by name."""
         found = {self._name(folder): folder for folder in self._walk(self.folder, 0)}
         self._known = found
         return found
 
     def get(self, name: str) -> Path | None:
-        """The folder of one run, as long as there is one."""
+        """Return the folder of a run, or ``None`` if the run does not exist."""
         folder = self._known.get(name) or self.find().get(name)
         return folder if folder is not None and self._is_run(folder) else None
 
@@ -60,7 +65,7 @@ class Runs:
         if self._is_run(folder):
             yield folder
         elif depth < DEPTH:
-            with suppress(OSError), os.scandir(folder) as entries:  # it may be gone by now, or not ours to read
+            with suppress(OSError), os.scandir(folder) as entries:  # The folder may be deleted or not readable.
                 for entry in sorted(entries, key=lambda entry: entry.name):
                     below = Path(entry.path)
                     if entry.is_dir() and (not entry.is_symlink() or self._inside(below)):
@@ -73,12 +78,12 @@ class Runs:
     def _inside(self, path: Path) -> bool:
         try:
             return path.resolve(strict=True).is_relative_to(self.folder)
-        except (OSError, RuntimeError):  # gone, or a circle of links
+        except (OSError, RuntimeError):  # The path does not exist, or its links form a cycle.
             return False
 
 
 def stamp(folder: Path) -> str:
-    """Another one whenever a file of the run has changed."""
+    """Return a string that changes whenever a file of the run changes."""
     found = []
     for file in FILES:
         try:
@@ -91,27 +96,27 @@ def stamp(folder: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One run in one line."""
+    """One run in the list of runs."""
 
     id: str
     project: str
     name: str
     status: str
     label: str
-    """The status, for people."""
+    """The status for display."""
     reason: str
     step: int
     epoch: int
     goal: dict[str, Any] | None
-    """How far it is to go: see ``goal_of``."""
+    """Target of the run: see ``goal_of``."""
     metrics: dict[str, str]
-    """The newest values of a few of them: what callbacks monitor first, then evaluations."""
+    """Newest values of a few metrics: monitored metrics first, then evaluations."""
     written: float
-    """When the newest row came, in seconds since 1970; 0 if none did."""
+    """Time of the newest row in seconds since 1970. 0 without rows."""
 
 
 class Glance:
-    """Follows the end of one run's ``metrics.jsonl``, without the rows before."""
+    """Follow the end of one run's ``metrics.jsonl``, without the earlier rows."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
@@ -126,7 +131,7 @@ class Glance:
         self._values: dict[str, tuple[bool, float]] = {}
 
     def look(self) -> Summary:
-        """How the run stands now."""
+        """Return the current summary of the run."""
         now = stamp(self.folder)
         if self._summary is None or now != self._stamp or self._has_gone():
             self._summary = self._look()
@@ -134,7 +139,7 @@ class Glance:
         return self._summary
 
     def _has_gone(self) -> bool:
-        """A run that is killed leaves its files as they are."""
+        """True if a running run was killed, which does not change its files."""
         return self._summary is not None and self._summary.status == "running" and is_free(self.folder)
 
     def _look(self) -> Summary:
@@ -146,7 +151,7 @@ class Glance:
         try:
             about = RunData(self.folder, file, gone=is_gone(self.folder, file))
             status, facts = status_of(about), facts_of(about)
-        except (TypeError, ValueError, AttributeError):  # not written by us; it must not hide the others
+        except (TypeError, ValueError, AttributeError):  # Another program wrote run.json; still list the other runs.
             about = RunData(self.folder)
             status, facts = status_of(about), facts_of(about)
         monitored = () if file is None else file.monitored
@@ -167,7 +172,7 @@ class Glance:
         )
 
     def _matters(self, name: str) -> bool:
-        """Not the same twice, and not how fast the machine is."""
+        """True unless the metric repeats another one or is about the hardware."""
         return not is_epoch(name, self._values) and name.partition("/")[0] not in MACHINE
 
     def _place(self, name: str) -> tuple[bool, int, bool, str]:
@@ -185,17 +190,17 @@ class Glance:
                 start = max(0, os.fstat(file.fileno()).st_size - TAIL)
                 file.seek(start)
                 if start:
-                    start += len(file.readline())  # the part of a line
+                    start += len(file.readline())  # Skip the incomplete first line.
             file.seek(start)
             data = file.read()
-        whole = data.rfind(b"\n") + 1  # the last line may be in the making
+        whole = data.rfind(b"\n") + 1  # The last line may still be incomplete.
         for line in data[:whole].splitlines():
             self._take(line)
         self._offset, self._before = start + whole, (self._before + data[:whole])[-256:]
         return path.stat().st_mtime
 
     def _goes_on(self, file: Any) -> bool:
-        """Whether the end of what was read is still there: a resumed run takes its file back to an earlier step."""
+        """True if the bytes before the offset are unchanged. A resumed run truncates its file."""
         file.seek((self._offset or 0) - len(self._before))
         return bool(file.read(len(self._before)) == self._before)
 
@@ -204,6 +209,6 @@ class Glance:
             row = from_json(line.decode())
             if isinstance(row, MetricRow) and isinstance(row.value, int | float):
                 self._values[str(row.name)] = (row.kind == "eval", float(row.value))
-                of_loop = row.name.startswith(STAGES)  # others may have steps of their own
+                of_loop = row.name.startswith(STAGES)  # Other metrics may have their own steps.
                 if of_loop or not self._of_loop:
                     self._at, self._of_loop = (int(row.step), int(row.epoch)), of_loop

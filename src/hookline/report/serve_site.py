@@ -1,14 +1,14 @@
-"""What ``hookline watch`` serves: a list of runs, the report of one, several compared, and their data anew.
+"""The site of ``hookline watch``: the list of runs, reports, comparisons, and their updates.
 
 =====================  ==================================================================================
 ``/``                  the list
 ``/show?run=A``        the report of a run
 ``/show?run=A&run=B``  several runs compared
-``/data?…&since=V``    what the page with the same runs shows now; only its version, if that is still V
+``/data?…&since=V``    the current data of the page with the same runs; only the version if it is still V
 =====================  ==================================================================================
 
-A run is named by an id that ``Runs`` gave it. Nothing else of an address is used to find a file, and no file is sent
-as it is.
+A run is identified by the name that ``Runs`` assigned. No other part of an address is used to find a file, and no file
+is sent unchanged.
 """
 
 from __future__ import annotations
@@ -33,17 +33,21 @@ from hookline.report.serve import JSON, Answer, Query
 from hookline.report.serve_runs import Glance, Runs, stamp
 
 MOST = 20
-"""So many runs are compared at most, and so many are kept in memory."""
+"""Maximum number of runs in a comparison, and of runs in memory."""
 REST = 9
-"""A page that took a second to make is not made again for so many seconds: the machine is there to train."""
+"""Seconds to wait per second that a page took to build, because the machine has to train."""
 SCRIPTS = ("watch.js",)
 
 
 class WatchedSite:
-    """The pages about all runs under a folder, as they are at this moment.
+    """The current pages about all runs under a folder.
 
-    >>> WatchedSite(Path("no/such/folder")).answer("/no/such/page", {}) is None
-    True
+    Args:
+        folder: The folder with the runs.
+
+    Example:
+        >>> WatchedSite(Path("no/such/folder")).answer("/no/such/page", {}) is None
+        True
     """
 
     def __init__(self, folder: Path) -> None:
@@ -108,12 +112,15 @@ class WatchedSite:
         return {"page": "watch", "title": self.runs.folder.name, "notes": [], "most": MOST, "list": rows}
 
     def _read(self, names: Sequence[str], since: str = "") -> tuple[str, Page] | None:
-        """The version and the data of a page, without data if it is the version ``since``; ``None`` if all are gone."""
+        """Return version and data of a page, without data if the version is ``since``.
+
+        The result is ``None`` if the runs no longer exist.
+        """
         runs = [run for name in names if (run := self._get(name)) is not None]
         if since and runs and monotonic() < max(run.rests_until for run in runs):
             return since, {}
         with ExitStack() as locked:
-            for run in sorted(runs, key=lambda run: run.name):  # in one order, or two pages could wait for one another
+            for run in sorted(runs, key=lambda run: run.name):  # In a fixed order, to avoid a deadlock.
                 locked.enter_context(run.lock)
             version = "-".join([run.version() for run in runs])
             if runs and version == since:
@@ -134,14 +141,14 @@ class WatchedSite:
             run = self._open.pop(name, None)
             if folder is None:
                 return None
-            self._open[name] = run or _OpenRun(name, folder)  # the newest is the last
+            self._open[name] = run or _OpenRun(name, folder)  # The most recently used run is last.
             while len(self._open) > MOST:
                 self._open.pop(next(iter(self._open)))
             return self._open[name]
 
 
 class _OpenRun:
-    """A run that somebody looks at: what was read of it stays in memory."""
+    """A run that a page shows, with its data in memory."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.folder = name, folder
@@ -152,7 +159,7 @@ class _OpenRun:
         self._runs = self._gone = False
 
     def version(self) -> str:
-        """Another one when a file has changed; and when its process has gone, which changes none."""
+        """Return a string that changes when a file changes or when the process of the run has ended."""
         before, self._stamp = self._stamp, stamp(self.folder)
         self._gone = (self._gone and before == self._stamp) or (self._runs and is_free(self.folder))
         return f"{self.name}.{self._stamp}{'.gone' if self._gone else ''}"
@@ -160,7 +167,7 @@ class _OpenRun:
     def read(self) -> RunData | None:
         try:
             found = self._reader.read()
-        except (OSError, SetupError):  # it was there a moment ago
+        except (OSError, SetupError):  # The run was deleted a short time ago.
             return None
         self._runs = found.file is not None and found.file.status == "running" and not found.gone
         self._gone = found.gone
@@ -177,7 +184,7 @@ def _version(data: Page) -> str:
 
 
 def _without_scripts(data: Page) -> str:
-    """The list for a browser that runs none."""
+    """Return the list for a browser without scripts."""
     links = [
         f'<li><a href="/show?run={run["id"]}">{escape("/".join((run["project"], run["name"])))}</a> {run["label"]}</li>'
         for run in data["list"]

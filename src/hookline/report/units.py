@@ -1,4 +1,4 @@
-"""Numbers with their units, in the words of the charts."""
+"""Format numbers with their units, as the charts do."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _KNOWN: dict[Unit, re.Pattern[str]] = {
     "size": re.compile(r"memory/(process|process_peak|children|[a-z]+\d+/(allocated|reserved)(_peak)?)(_epoch)?"),
     "time": re.compile(r"time/(elapsed|remaining)(_epoch)?"),
 }
-"""What our own callbacks log. Another ``memory/bank_size`` or ``time/forward_ms`` may be anything."""
+"""Metrics of Hookline's callbacks. The unit of another metric of these sections is unknown."""
 _SIZES = ("B", "kB", "MB", "GB", "TB")
 DIGITS = 3
 MOST = 9
 
 
 def unit_of(name: str) -> Unit | None:
-    """The unit of a metric, if it is known: ``size`` is in megabytes, ``time`` in seconds.
+    """Return the unit of a metric if it is known: ``size`` in megabytes, ``time`` in seconds.
 
     >>> unit_of("memory/cuda0/allocated"), unit_of("time/remaining"), unit_of("memory/cuda0/ooms")
     ('size', 'time', None)
@@ -29,7 +29,7 @@ def unit_of(name: str) -> Unit | None:
 
 
 def size(megabytes: float, digits: int = DIGITS) -> str:
-    """Bytes, for people.
+    """Format a size.
 
     >>> size(531.247), size(17238.6), size(0.0005)
     ('531 MB', '17.2 GB', '500 B')
@@ -41,7 +41,7 @@ def size(megabytes: float, digits: int = DIGITS) -> str:
 
 
 def duration(seconds: float, digits: int = DIGITS) -> str:
-    """Seconds, for people.
+    """Format a time.
 
     >>> duration(0.01234), duration(59.5), duration(3700), duration(3701, digits=4)
     ('12.3 ms', '59.5 s', '1 h 1 m', '1 h 1 m 41 s')
@@ -66,7 +66,10 @@ _WORDS: dict[Unit, tuple[Callable[[float, int], str], str]] = {"size": (size, "M
 
 
 def with_unit(name: str, value: float, digits: int = DIGITS) -> str | None:
-    """A value of such a metric; ``None`` where it has no unit. With more than ``MOST`` digits it has all of them."""
+    """Format a value of a metric with a unit, or return ``None`` without a unit.
+
+    With more than ``MOST`` digits, all digits are shown.
+    """
     unit = unit_of(name)
     if unit is None or not math.isfinite(value):
         return None
