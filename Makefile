@@ -28,7 +28,7 @@ test: $(VENV)/.installed-test ## run the fast tests (5 minutes)
 	$(PYTEST) -n 2 -m fast $(ARGS)
 
 test-rest: $(VENV)/.installed-test ## run the other tests: processes, browser, trackers, slow
-	$(PYTEST) -n 4 -m "not fast" $(ARGS)
+	$(PYTEST) -n 4 -m "not fast and not interop" $(ARGS)
 
 test-all: $(VENV)/.installed-test ## run all tests (18 minutes)
 	$(PYTEST) -n 3 $(ARGS)
@@ -54,7 +54,7 @@ chaos: $(VENV)/.installed-test ## kill and signal real runs hundreds of times (1
 		tests/cli/test_verify_resume_faults.py $(ARGS)
 
 interop: $(VENV)/.installed-test ## run callbacks and modules of other libraries, each in its own environment
-	OMP_NUM_THREADS=1 $(BIN)/python tests/interop/environments.py --test $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/interop/environments.py $(ARGS)
 
 # The demo extra is there for mypy: the result must not depend on what else is installed.
 check: $(VENV)/.installed-check $(VENV)/.installed-demo ## lint, format, types, layers, generated docs

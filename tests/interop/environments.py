@@ -1,4 +1,6 @@
-"""Make one environment per library whose callbacks and modules run in Hookline: ``.interop/<library>``.
+"""Make one environment per library whose callbacks and modules run in Hookline, and run its tests in it.
+
+An environment is the folder ``.interop/<library>``.
 
 The pins of these libraries conflict with one another, and all of them need torch, which is large. So each environment
 holds one library and the few packages that only this library needs, installed with ``--no-deps`` from
@@ -34,15 +36,16 @@ IMPORTS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("libraries", nargs="*", help=f"some of {', '.join(IMPORTS)}; by default all")
-    parser.add_argument("--test", action="store_true", help="run the tests of each library in its environment")
+    parser.add_argument("--no-tests", action="store_true", help="only make the environments")
+    parser.add_argument("--quick", action="store_true", help="run one test per shipped callback only")
     options = parser.parse_args()
     failed = []
     for library in options.libraries or IMPORTS:
         python = make(library)
         if python is None:
             print(f"SKIPPED {library}: it cannot be installed or imported here, so its tests do not run", flush=True)
-        elif options.test and (tests := sorted(HERE.glob(f"test_{library.replace('-', '_')}*.py"))):
-            command = [python, "-m", "pytest", "-q", "-p", "no:randomly", *map(str, tests)]
+        elif not options.no_tests and (tests := sorted(HERE.glob(f"test_{library.replace('-', '_')}*.py"))):
+            command = [python, "-m", "pytest", "-q", *(["-k", "shipped"] if options.quick else []), *map(str, tests)]
             environment = {**os.environ, "HOOKLINE_INTEROP": library, "KERAS_BACKEND": "torch"}
             failed += [library] * bool(subprocess.run(command, cwd=ROOT, env=environment).returncode)
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from hookline.cli.callbacks_table import callback_rows
+from hookline.events.foreign import FOREIGN_HOOKS
 from hookline.events.spec import EVENTS, SCOPES, Event
 
 PACKAGE = Path(__file__).parents[1]
@@ -91,6 +94,41 @@ def callbacks_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def lightning_page() -> str:
+    """The page ``docs/interop/lightning.md``, with its tables."""
+    from hookline.interop.lightning import model, support  # It imports torch.
+
+    path = DOCS / "interop" / "lightning.md"
+    methods = [f"- `{name}`: {instead}" for name, instead in model.NOT_CALLED.items()]
+    page = _filled(path.read_text(), "methods that are not called", "end of the list", methods)
+    callbacks = _callbacks_table(support.RUNS, support.LIMITED, support.REFUSED)
+    page = _filled(page, "table of callbacks", "end of the table", callbacks)
+    return _filled(page, "table of hooks", "end of the hooks", _hooks_table("Lightning"))
+
+
+def _callbacks_table(runs: Mapping[str, str], limited: Mapping[str, str], refused: Mapping[str, str]) -> list[str]:
+    """Callbacks of another library: those that run, those with a limit, and those that are refused."""
+    kinds = (("runs", runs), ("runs with a limit", limited), ("refused", refused))
+    rows = [f"| `{name}` | {kind} | {note} |" for kind, table in kinds for name, note in table.items()]
+    return ["| callback | | |", "|---|---|---|", *rows]
+
+
+def _hooks_table(library: str) -> list[str]:
+    """Hooks of another library's callback, and the events of Hookline at which an adapter calls them."""
+    rows = [row for row in FOREIGN_HOOKS if row.system == library and row.fired]
+    return [
+        "| hook | called at |",
+        "|---|---|",
+        *(f"| `{row.hook}` | {', '.join(f'`{event}`' for event in row.fired)} |" for row in rows),
+    ]
+
+
+def _filled(page: str, begin: str, end: str, lines: list[str]) -> str:
+    """Replace what is between two comments of a page."""
+    text = "\n".join(["", *lines, ""])
+    return re.sub(f"(?<=<!-- {begin} -->\n)[\\s\\S]*(?=<!-- {end} -->)", lambda _: f"{text}\n", page)
+
+
 def _row(event: Event) -> str:
     valid = ", ".join(f"`{field}`" for field in event.valid)
     return f"| `{event.name}` | {event.when} | {event.scope} | {valid} | {', '.join(event.stages)} |"
@@ -109,6 +147,7 @@ def main() -> int:
         (PACKAGE / "events" / "hooks.py", hooks_source()),
         (DOCS / "events.md", events_page()),
         (DOCS / "callbacks" / "README.md", callbacks_page()),
+        (DOCS / "interop" / "lightning.md", lightning_page()),
     ):
         if not path.exists() or path.read_text() != text:
             stale.append(str(path))
