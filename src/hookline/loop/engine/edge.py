@@ -377,7 +377,10 @@ class Edge:
         if self.is_over:
             self.decide()  # A stop is announced before the epoch ends, also when Ctrl-C left a wait for data.
         self._end_epoch_training(is_completed=is_completed)
+        self._is_epoch_end = is_completed
         self._look()
+        if is_completed:
+            self._leave_before_evaluation()
         self._evaluate_if_due()
         self.end_epoch()
         self.decide()

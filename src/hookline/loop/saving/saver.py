@@ -336,7 +336,9 @@ class Saver:
         is_last = self._why_over() is not None
         due = [slot for slot in self._slots if everywhere or slot.is_due(clock)]
         for slot in due or ([self._own_slot()] if everywhere else []):
-            if slot.take_due(clock, is_last=is_last):
+            # After Ctrl-C this step may be saved as it was before an evaluation, which a resume makes up.
+            is_left = requests.is_interrupted and slot.is_saved(clock)
+            if slot.take_due(clock, is_last=is_last) and not is_left:
                 self._save(slot)
         if due:
             self._world.vote()  # The hooks of a save may have made requests.
