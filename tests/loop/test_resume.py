@@ -678,7 +678,7 @@ class FourBatches:
 
 
 def test_a_run_that_a_signal_left_in_its_last_evaluation_begins_no_epoch_after_the_resume(tmp_path: Path) -> None:
-    """Only the evaluation is left to do, and callbacks that count epochs must not count one more."""
+    """The evaluation and the end of the epoch are left, and callbacks that count epochs must not count one more."""
     heard: list[str] = []
 
     def run_it(*callbacks: Any) -> Any:
@@ -693,7 +693,7 @@ def test_a_run_that_a_signal_left_in_its_last_evaluation_begins_no_epoch_after_t
         run_it(hl.on("eval_batch_start")(leave))
     events = ("train_epoch_start", "train_epoch_end", "epoch_end", "eval_end", "train_end")
     again = run_it(*(hl.on(event)(lambda run, event=event: heard.append(event)) for event in events))
-    assert heard == ["eval_end", "train_end"]
+    assert heard == ["eval_end", "epoch_end", "train_end"]
     assert again.clock.epoch == 2
 
 
