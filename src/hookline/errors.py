@@ -29,7 +29,7 @@ class ArgumentError(HooklineError, ValueError):
     """An argument of a callback, a sink, ``Trainer`` or ``Loop`` has a wrong name, type or value."""
 
 
-class DurationError(HooklineError, ValueError):
+class DurationError(ArgumentError):
     """A duration that cannot be read, or two that cannot be compared."""
 
 

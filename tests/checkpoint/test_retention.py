@@ -16,7 +16,7 @@ from hookline.checkpoint import Checkpoint, Manifest, retention
 from hookline.checkpoint.hashed_file import FileRecord
 from hookline.checkpoint.retention import Keep, to_delete
 from hookline.checkpoint.snapshot import About
-from hookline.errors import DurationError, SetupError
+from hookline.errors import ArgumentError, DurationError
 from hookline.progress import Duration
 
 
@@ -210,20 +210,26 @@ def test_weights_alone_do_not_push_out_what_a_resume_needs() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"last": 0}, "last=0 without best= or every=: nothing would be kept"),
-        ({"last": -1}, "last=-1: give a whole number from 0 on"),
+        ({"last": 0}, r"Keep\(last=0\): keeps nothing\. Give best= or every= as well\."),
+        ({"last": -1}, r"Keep\(last=-1\): must be an integer, 0 or more\."),
         ({"last": True}, "last=True"),
         ({"last": 2.0}, "last=2.0"),
         ({"best": -1, "monitor": "a"}, "best=-1"),
-        ({"best": 2}, r"best=2 without monitor="),
-        ({"monitor": "val/loss"}, "monitor='val/loss' with best=0"),
-        ({"best": 1, "monitor": "a", "mode": "smallest"}, "mode='smallest': give 'min'"),
-        ({"every": "1e6tok"}, "every='1000000tok': .* count in st or sp"),
-        ({"every": "0.1dur"}, r"every='0.1dur' is a fraction of max_duration: resolve it first"),
+        ({"best": 2}, r"Keep\(best=2\): needs a metric\. Add monitor='val/loss'\."),
+        ({"monitor": "val/loss"}, r"Keep\(monitor='val/loss', best=0\): keeps none for the metric\. Write best=1\."),
+        (
+            {"best": 1, "monitor": "a", "mode": "smallest"},
+            r"Keep\(mode='smallest'\): must be 'min' \(smaller is better\) or 'max'\.",
+        ),
+        ({"every": "1e6tok"}, r"Keep\(every='1000000tok'\): a checkpoint does not count tokens\. Use st or sp\."),
+        (
+            {"every": "0.1dur"},
+            r"Keep\(every='0\.1dur'\): is a fraction of max_duration\. Resolve it with \.of\(max_duration\)\.",
+        ),
     ],
 )
 def test_a_rule_that_makes_no_sense_is_refused_with_what_to_write(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(SetupError, match=said):
+    with pytest.raises(ArgumentError, match=said):
         Keep(**arguments)
 
 

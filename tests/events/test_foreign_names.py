@@ -139,7 +139,9 @@ def test_a_keyword_of_another_fit_is_an_argument_of_ours() -> None:
 def test_a_precision_of_another_system_says_ours() -> None:
     said = {theirs: error_of(lambda theirs=theirs: hl.Trainer(precision=theirs)) for theirs in PRECISIONS}
     wrong = [
-        row for row in PRECISIONS.items() if f"precision={row[0]!r}: write precision='{row[1]}'" not in said[row[0]]
+        row
+        for row in PRECISIONS.items()
+        if f"Trainer(precision={row[0]!r}): no such precision. Write precision='{row[1]}'." != said[row[0]]
     ]
     assert wrong == [], said
 

@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 
 import hookline as hl
 from hookline.errors import (
+    ArgumentError,
     DurationError,
     LossError,
     MetricError,
@@ -81,7 +82,7 @@ def test_an_unknown_option_has_a_hint() -> None:
         for key, hint in UNKNOWN.items()
         for says in (key, re.escape(hint))
     ]
-    assert wrong_messages(SetupError, rows) == []
+    assert wrong_messages(ArgumentError, rows) == []
 
 
 def test_an_option_that_means_nothing_without_training() -> None:
@@ -98,7 +99,7 @@ def test_an_option_that_means_nothing_without_training() -> None:
         for verb in (hl.evaluate, hl.test, hl.predict)
         for key, text in says.items()
     ]
-    assert wrong_messages(SetupError, rows) == []
+    assert wrong_messages(ArgumentError, rows) == []
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def test_an_option_that_means_nothing_without_training() -> None:
     ids=["Trainer", "fit", "Loop"],
 )
 def test_an_argument_that_must_be_given_by_name(call: Any, says: str) -> None:
-    with pytest.raises(SetupError, match=says):
+    with pytest.raises(ArgumentError, match=says):
         call()
 
 
@@ -148,7 +149,7 @@ def test_a_share_needs_the_whole() -> None:
 BAD: list[tuple[str, list[Any], str]] = [
     ("accumulate", [0, -2, 2.0, "4", True, None], "accumulate"),
     ("precision", ["fp8", torch.bfloat16, ["bf16"]], "bf16"),
-    ("precision", [16, "16-mixed"], "write precision='fp16'"),
+    ("precision", [16, "16-mixed"], "Write precision='fp16'"),
     ("device", ["gpu", "cuda:x", "", 1.5, ["cpu"]], "device"),
     ("name", ["", "a/b/c", "../up", "/", 5], "project/run"),
     ("folder", [True, 5, ["a"], ""], "folder"),
@@ -160,13 +161,13 @@ BAD: list[tuple[str, list[Any], str]] = [
 
 def test_a_bad_option_is_found_when_the_trainer_is_made() -> None:
     rows = [((key, value), partial(Trainer, **{key: value}), word) for key, values, word in BAD for value in values]
-    assert wrong_messages(SetupError, rows) == []
+    assert wrong_messages(ArgumentError, rows) == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("device", ["cuda", "cuda:3", torch.device("cuda")])
 def test_a_device_that_is_not_there(device: Any) -> None:
-    with pytest.raises(SetupError, match=r"device.*cuda"):
+    with pytest.raises(ArgumentError, match=r"device.*cuda"):
         fit(device=device)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hookline as hl
-from hookline.errors import SetupError
+from hookline.errors import ArgumentError
 from hookline.testing import TinyModel, tiny_data
 from tests.support import fit, train_loop
 
@@ -47,9 +47,9 @@ ADVICE = (
 
 @pytest.mark.parametrize("device", ["gpu", "", "cuda:x", -1, 1.5, ["cpu"]], ids=repr)
 def test_what_is_not_a_device_is_an_error_without_the_list_of_torch(device: Any) -> None:
-    with pytest.raises(SetupError) as caught:
+    with pytest.raises(ArgumentError) as caught:
         hl.Trainer(device=device)
-    assert str(caught.value) == f"device={device!r}: torch has no such device. {ADVICE}"
+    assert str(caught.value) == f"Trainer(device={device!r}): torch has no such device. {ADVICE}"
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,6 @@ def test_a_device_that_cannot_be_used_is_an_error_with_the_first_sentence_of_tor
         raise RuntimeError(reason)
 
     monkeypatch.setattr(torch, "empty", empty)
-    with pytest.raises(SetupError) as caught:
+    with pytest.raises(ArgumentError) as caught:
         hl.Trainer(device="cuda")
-    assert str(caught.value) == f"device='cuda': It is not there. {ADVICE}"
+    assert str(caught.value) == f"Trainer(device='cuda'): It is not there. {ADVICE}"

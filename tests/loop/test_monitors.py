@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import hookline as hl
-from hookline.errors import HooklineError, MetricError, RegistrationError
+from hookline.errors import ArgumentError, HooklineError, MetricError
 from hookline.testing import TinyModel, tiny_data
 from tests.support import CE, fit, sgd
 
@@ -107,7 +107,7 @@ def test_what_a_task_logs_may_be_monitored(name: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_name_of_another_system_gets_its_name_here(name: str, write: str) -> None:
-    with pytest.raises(RegistrationError) as caught:
+    with pytest.raises(ArgumentError) as caught:
         hl.EarlyStopping(name, mode="min")
     assert str(caught.value).endswith(f"the name of a metric starts with its stage. Write {write}.")
 

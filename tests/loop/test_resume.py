@@ -20,6 +20,7 @@ import hookline as hl
 from hookline.checkpoint import Store
 from hookline.checkpoint.compare import compare
 from hookline.errors import (
+    ArgumentError,
     CheckpointCorruptError,
     CheckpointLockedError,
     CheckpointMismatchError,
@@ -115,7 +116,10 @@ def test_auto_begins_where_there_is_nothing_and_goes_on_where_there_is(whole: Ra
 
 @pytest.mark.parametrize("folder", [None, False])
 def test_auto_without_a_folder_is_refused_when_the_trainer_is_made(folder: Any) -> None:
-    with pytest.raises(SetupError, match="resume='auto' looks in the run's own folder: give one"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"Trainer\(resume='auto'\): reads the folder of the run, and none is given\. Add folder='runs/mine'\.",
+    ):
         Trainer(max_duration="1ep", folder=folder, resume="auto")
 
 
@@ -199,7 +203,7 @@ def test_a_run_that_writes_nothing_goes_on_from_a_path(whole: Ran, tmp_path: Pat
 
 
 def test_a_path_where_there_is_nothing_is_said_before_the_run(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="there is nothing there"):
+    with pytest.raises(ArgumentError, match=r"Trainer\(resume="):
         Trainer(max_duration="1ep", folder=tmp_path / "run", resume=tmp_path / "gone")
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointNotFoundError, match="there is no checkpoint in"):
@@ -208,7 +212,7 @@ def test_a_path_where_there_is_nothing_is_said_before_the_run(tmp_path: Path) ->
 
 @pytest.mark.parametrize("given", ["", 3, True, ["auto"]])
 def test_what_is_no_way_to_resume_is_refused(tmp_path: Path, given: Any) -> None:
-    with pytest.raises(SetupError, match="give None, 'auto', or the path"):
+    with pytest.raises(ArgumentError, match=r"Trainer\(resume.*\): must be"):
         Trainer(max_duration="1ep", folder=tmp_path, resume=given)
 
 

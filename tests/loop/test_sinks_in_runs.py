@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import hookline as hl
-from hookline.errors import SetupError
+from hookline.errors import ArgumentError
 from hookline.loop import Trainer
 from hookline.records import EventRow, MetricRow, Record, from_json
 from hookline.sinks import RunInfo
@@ -191,13 +191,13 @@ def test_an_object_that_logs_is_a_sink() -> None:
 
 @pytest.mark.parametrize("sinks", ["tensorboard", hl.sinks.Memory(), [object()], [hl.sinks.Memory], [None], 3])
 def test_what_is_no_sink_is_refused_before_anything_runs(sinks: Any) -> None:
-    with pytest.raises(SetupError, match="sinks="):
+    with pytest.raises(ArgumentError, match="sinks="):
         Trainer(max_duration="1ep", sinks=sinks)
 
 
 def test_one_sink_twice_is_refused() -> None:
     memory = hl.sinks.Memory()
-    with pytest.raises(SetupError, match="twice"):
+    with pytest.raises(ArgumentError, match="twice"):
         Trainer(max_duration="1ep", sinks=[memory, memory])
 
 
@@ -236,5 +236,5 @@ def test_a_sink_that_hangs_since_the_last_fit_is_left_out_of_the_next(
 
 @pytest.mark.parametrize("sink", [hl.sinks.CSV(), hl.sinks.TensorBoard()], ids=["CSV", "TensorBoard"])
 def test_a_sink_without_a_place_to_write_to_is_refused_before_anything_runs(sink: Any) -> None:
-    with pytest.raises(SetupError, match="Give the sink an absolute path"):
+    with pytest.raises(ArgumentError, match="Give the sink an absolute path"):
         Trainer(max_duration="1ep", folder=False, sinks=[sink])

@@ -6,7 +6,7 @@ import doctest
 
 import pytest
 
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 from hookline.records import direction as module
 from hookline.records.direction import direction, known_direction
 
@@ -36,7 +36,7 @@ from hookline.records.direction import direction, known_direction
 def test_the_name_tells_which_is_better_or_it_is_not_known(name: str, mode: str | None) -> None:
     assert known_direction(name) == mode
     if mode is None:
-        with pytest.raises(RegistrationError, match="Pass mode='max' or mode='min'"):
+        with pytest.raises(ArgumentError, match="Pass mode='max' or mode='min'"):
             direction(name)
     else:
         assert direction(name) == mode
@@ -44,7 +44,7 @@ def test_the_name_tells_which_is_better_or_it_is_not_known(name: str, mode: str 
 
 def test_what_is_given_counts_more_than_the_name() -> None:
     assert direction("val/loss", "max") == "max"
-    with pytest.raises(RegistrationError, match="mode='up': use 'min' or 'max'"):
+    with pytest.raises(ArgumentError, match="mode='up': must be 'min' or 'max'"):
         direction("val/loss", "up")
 
 

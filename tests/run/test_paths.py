@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hookline.errors import SetupError
+from hookline.errors import ArgumentError
 from hookline.run import paths
 
 
@@ -16,7 +16,7 @@ def test_doctests() -> None:
 
 
 def test_a_home_folder_is_expanded() -> None:
-    assert paths.path_to_write("~/runs", "folder") == Path.home() / "runs"
+    assert paths.path_to_write("~/runs", "folder", "Trainer") == Path.home() / "runs"
 
 
 def test_a_relative_path_may_leave_the_folder_of_the_run() -> None:
@@ -26,5 +26,5 @@ def test_a_relative_path_may_leave_the_folder_of_the_run() -> None:
 
 
 def test_a_file_address_that_pathlib_has_shortened_is_given_back_as_a_path() -> None:
-    with pytest.raises(SetupError, match=r"Write '/data/run'\.$"):
-        paths.path_to_write(Path("file:///data/run"), "folder")
+    with pytest.raises(ArgumentError, match=r"Write '/data/run'\.$"):
+        paths.path_to_write(Path("file:///data/run"), "folder", "Trainer")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hookline.errors import SetupError
+from hookline.errors import ArgumentError
 from hookline.events import Callback
 from hookline.records import EventRow, MetricRow, Record, TextRow
 from hookline.sinks import CSV, JSONL, Console, LogObject, Memory, RunInfo, Sink
@@ -151,10 +151,10 @@ def test_a_log_that_cannot_take_a_step_is_refused_before_the_run() -> None:
         def log(self, name: str, value: float, step: int) -> None: ...
 
     with pytest.raises(
-        SetupError, match=r"log\(values: 'dict\[str, float\]'\).* cannot be called as log\(values, step\)"
+        ArgumentError, match=r"log\(values: 'dict\[str, float\]'\).* cannot be called as log\(values, step\)"
     ):
         as_sink(OnlyValues())
-    with pytest.raises(SetupError, match="cannot be called"):
+    with pytest.raises(ArgumentError, match="cannot be called"):
         as_sink(Three())
 
 
@@ -171,29 +171,29 @@ class Half:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("tensorboard", "sinks=['tensorboard']: a text; write sinks=[hl.sinks.TensorBoard()]"),
-        ("TensorBoard", "write sinks=[hl.sinks.TensorBoard()]"),
-        ("wandb", "write sinks=[hl.sinks.WandB()]"),
-        ("mlflow", "write sinks=[hl.sinks.MLflow()]"),
-        ("csv", "write sinks=[hl.sinks.CSV()]"),
-        ("all", "give the object: sinks=[hl.sinks.TensorBoard()], or one of CSV(), "),
-        (CSV, "sinks=[CSV]: a class; make one of it: sinks=[CSV(…)]"),
-        (ByPosition, "sinks=[ByPosition]: a class; make one of it"),
-        (Half(), "a Half has start, write but no flush, close; a sink needs them all"),
-        (None, "a NoneType is no sink: it needs start, write, flush, close, or log(values, step)"),
-        (3, "a int is no sink"),
-        (print, "is no sink"),
-        (["csv"], "a list is no sink"),
-        (SimpleNamespace(log=5), "is no sink"),
-        (Callback(), "a callback; it belongs in callbacks=[…]"),
-        (logging.getLogger("x"), "a logger of messages; for lines of text write sinks=[hl.sinks.Console()]"),
-        (io.StringIO(), "a stream; to print lines to it write sinks=[hl.sinks.Console(stream)]"),
-        (sys.__stdout__, "a stream; to print lines"),
+        ("tensorboard", "Trainer(sinks=['tensorboard']): is a string. Write sinks=[hl.sinks.TensorBoard()]"),
+        ("TensorBoard", "Write sinks=[hl.sinks.TensorBoard()]"),
+        ("wandb", "Write sinks=[hl.sinks.WandB()]"),
+        ("mlflow", "Write sinks=[hl.sinks.MLflow()]"),
+        ("csv", "Write sinks=[hl.sinks.CSV()]"),
+        ("all", "Give the object: sinks=[hl.sinks.TensorBoard()], or one of CSV(), "),
+        (CSV, "Trainer(sinks=[CSV]): is a class. Write sinks=[CSV(…)]."),
+        (ByPosition, "Trainer(sinks=[ByPosition]): is a class."),
+        (Half(), "a Half has start, write but no flush, close. A sink needs them all"),
+        (None, "a NoneType is not a sink. It needs start, write, flush, close, or log(values, step)"),
+        (3, "a int is not a sink"),
+        (print, "is not a sink"),
+        (["csv"], "a list is not a sink"),
+        (SimpleNamespace(log=5), "is not a sink"),
+        (Callback(), "is a callback. Write callbacks=[…]."),
+        (logging.getLogger("x"), "is a logger of messages. For lines of text write sinks=[hl.sinks.Console()]"),
+        (io.StringIO(), "is a stream. To print lines to it, write sinks=[hl.sinks.Console(stream)]"),
+        (sys.__stdout__, "is a stream. To print lines"),
     ],
     ids=lambda given: given if isinstance(given, str) else type(given).__name__,
 )
 def test_what_is_no_sink_says_what_to_write_instead(given: Any, says: str) -> None:
-    with pytest.raises(SetupError, match=re.escape(says)):
+    with pytest.raises(ArgumentError, match=re.escape(says)):
         as_sink(given)
 
 

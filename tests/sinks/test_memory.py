@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hookline.errors import SetupError
+from hookline.errors import ArgumentError
 from hookline.records import EventRow, MetricRow, TextRow
 from hookline.sinks import Memory, RunInfo
 
@@ -92,5 +92,5 @@ def test_it_can_be_read_while_it_is_written() -> None:
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, True, "10"])
 def test_a_limit_that_is_none_is_refused(most: Any) -> None:
-    with pytest.raises(SetupError, match=r"Memory\(most=.*\): give a number of records from 1 on, or None"):
+    with pytest.raises(ArgumentError, match=r"Memory\(most=.*\): must be"):
         Memory(most)

@@ -26,7 +26,7 @@ from tensorboard.util.tensor_util import make_ndarray
 from torch.utils.tensorboard import SummaryWriter
 
 from hookline.callbacks import Checkpointer
-from hookline.errors import SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.loop import Trainer
 from hookline.records import (
     EventRow,
@@ -505,7 +505,7 @@ def test_all_that_a_run_logs_is_in_tensorboard(tmp_path: Path) -> None:
 
 
 def test_a_sink_without_a_place_to_write_to_is_refused_before_anything_runs() -> None:
-    with pytest.raises(SetupError, match=r"TensorBoard: .*folder=False.*absolute path"):
+    with pytest.raises(ArgumentError, match=r"\(folder=False\): TensorBoard .*absolute path"):
         train(False)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hookline as hl
-from hookline.errors import NotAvailableError, RegistrationError, RoleError, SetupError
+from hookline.errors import ArgumentError, NotAvailableError, RegistrationError, RoleError, SetupError
 from hookline.events.spec import EVENTS
 from hookline.loop import SupervisedTask, Trainer
 from hookline.testing import Driven, Recorder, TinyModel, drive, tiny_data
@@ -369,7 +369,7 @@ def test_options_are_those_of_a_trainer(tmp_path: Path) -> None:
     assert (driven.run.folder, driven.run.project, driven.run.config["lr"]) == (folder, "project", 1.0)
     assert str(driven.run.max_duration) == "3ep"
     assert folder.is_dir()
-    with pytest.raises(SetupError, match="unknown option"):
+    with pytest.raises(ArgumentError, match="unknown option"):
         drive(hl.Callback(), [], max_epochs=3)  # type: ignore[call-arg]
 
 

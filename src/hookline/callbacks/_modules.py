@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 
 
 def patterns_of(given: str | Iterable[str], who: str, argument: str = "layers") -> tuple[str, ...]:
     """Return names or patterns as a tuple. ``who`` and ``argument`` are for the error."""
     found = (given,) if isinstance(given, str) else () if isinstance(given, bool) else tuple(given)
     if not found or not all(isinstance(pattern, str) and pattern for pattern in found):
-        raise RegistrationError(
+        raise ArgumentError(
             f"{who}({argument}={given!r}): give names of layers or patterns, such as 'encoder' or '*.attn'."
         )
     return found
@@ -22,7 +22,7 @@ def patterns_of(given: str | Iterable[str], who: str, argument: str = "layers") 
 def patterns_or_all(given: bool | str | Iterable[str], who: str, argument: str = "layers") -> tuple[str, ...] | None:
     """Return the patterns as a tuple, or ``None`` for ``True``, which selects everything."""
     if given is False:
-        raise RegistrationError(f"{who}({argument}=False): give True for all, or names such as 'encoder' or '*.attn'.")
+        raise ArgumentError(f"{who}({argument}=False): give True for all, or names such as 'encoder' or '*.attn'.")
     return None if given is True else patterns_of(given, who, argument)
 
 

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from hookline.callbacks._ending import was_cut_short, was_interrupted
-from hookline.errors import MetricError, RegistrationError, SetupError
+from hookline.errors import ArgumentError, MetricError, SetupError
 from hookline.events import Callback
 from hookline.progress import Duration
 from hookline.progress.duration import COUNTS, PASSES
@@ -28,7 +28,6 @@ STAGES = {
 """Prefixes of names such as ``"val_loss"`` in other frameworks, with the stage of each."""
 
 DecideAt = Literal["eval", "epoch", "interval"]
-DECIDE_AT = ("eval", "epoch", "interval")
 
 
 def monitor_mode(reader: str, monitor: str, mode: str | None) -> Literal["min", "max"]:
@@ -40,25 +39,26 @@ def monitor_mode(reader: str, monitor: str, mode: str | None) -> Literal["min", 
         mode: ``"min"``, ``"max"`` or ``None``.
 
     Raises:
-        RegistrationError: If the name or the mode is invalid, or the mode cannot be inferred.
+        ArgumentError: If the name or the mode is invalid, or the mode cannot be inferred.
 
     Example:
         >>> monitor_mode("SaveBest", "val/los", None)
         Traceback (most recent call last):
-        hookline.errors.RegistrationError: SaveBest('val/los'): is a larger value better, or a smaller? Pass \
-mode='max' or mode='min'; or did you mean 'val/loss'?
+        hookline.errors.ArgumentError: SaveBest(monitor='val/los'): the name does not tell whether larger is \
+better. Write mode='max' or mode='min'. Or did you mean 'val/loss'?
     """
     check_metric_name(f"{reader}(monitor={monitor!r:.80})", monitor)
     try:
         return direction(monitor, mode)
-    except RegistrationError:
+    except ArgumentError:
         if mode is not None:
-            raise RegistrationError(f"{reader}({monitor!r}, mode={mode!r}): use 'min' or 'max'") from None
+            raise ArgumentError(f"{reader}(mode={mode!r}): must be 'min' or 'max'.") from None
     folder, slash, name = monitor.rpartition("/")
     close = get_close_matches(name.lower(), sorted(SMALLER_IS_BETTER | LARGER_IS_BETTER), n=1, cutoff=0.75)
-    hint = f"; or did you mean {folder + slash + close[0]!r}?" if close else ""
-    raise RegistrationError(
-        f"{reader}({monitor!r}): is a larger value better, or a smaller? Pass mode='max' or mode='min'{hint}"
+    hint = f" Or did you mean {folder + slash + close[0]!r}?" if close else ""
+    raise ArgumentError(
+        f"{reader}(monitor={monitor!r}): the name does not tell whether larger is better. Write mode='max' or "
+        f"mode='min'.{hint}"
     )
 
 
@@ -70,27 +70,27 @@ def check_metric_name(where: str, name: object) -> None:
         name: Name of the metric.
 
     Raises:
-        RegistrationError: If the name is not a string with a stage, or is a pattern.
+        ArgumentError: If the name is not a string with a stage, or is a pattern.
 
     Example:
         >>> check_metric_name("EarlyStopping(monitor='loss')", "loss")
         Traceback (most recent call last):
-        hookline.errors.RegistrationError: EarlyStopping(monitor='loss'): the name of a metric starts with its \
+        hookline.errors.ArgumentError: EarlyStopping(monitor='loss'): the name of a metric starts with its \
 stage. Write 'val/loss' or 'train/loss'.
     """
     if not isinstance(name, str) or not name or "*" in name:
-        raise RegistrationError(f"{where}: give the name of one metric, such as 'val/loss'.")
+        raise ArgumentError(f"{where}: give the name of one metric, such as 'val/loss'.")
     if "/" not in name:
         prefix, _, rest = name.partition("_")
         stage = STAGES.get(prefix.lower())
         write = f"'{stage}/{rest}'" if stage and rest else f"'val/{name}' or 'train/{name}'"
-        raise RegistrationError(f"{where}: the name of a metric starts with its stage. Write {write}.")
+        raise ArgumentError(f"{where}: the name of a metric starts with its stage. Write {write}.")
 
 
 def check_min_delta(reader: str, min_delta: float) -> float:
     """Return ``min_delta``, or raise if it is negative or NaN."""
     if not min_delta >= 0:
-        raise RegistrationError(f"{reader}(min_delta={min_delta}): must be >= 0.")
+        raise ArgumentError(f"{reader}(min_delta={min_delta}): must be >= 0.")
     return min_delta
 
 
@@ -162,8 +162,6 @@ class MonitorCallback(Callback):
     def __init__(
         self, monitor: str, *, mode: Literal["min", "max"] | None = None, decide_at: DecideAt | None = None
     ) -> None:
-        if decide_at is not None and decide_at not in DECIDE_AT:
-            raise RegistrationError(f"{self._who}(decide_at={decide_at!r}): use 'eval', 'epoch' or 'interval'")
         self.monitor = monitor
         self.mode = monitor_mode(self._who, monitor, mode)
         self.decide_at: DecideAt = decide_at or ("epoch" if monitor.startswith("train/") else "eval")
@@ -276,10 +274,8 @@ def read_patience(reader: str, patience: int | str | Duration) -> int | Duration
     """Return the validated patience: a number of decisions or a duration."""
     if not isinstance(patience, int):
         return Duration.parse(patience, f"{reader}(patience=…)")
-    if isinstance(patience, bool) or patience < 0:
-        raise RegistrationError(
-            f"{reader}(patience={patience!r}): give 0 or more decisions, or a duration such as '2ep'"
-        )
+    if patience < 0:
+        raise ArgumentError(f"{reader}(patience={patience!r}): must be >= 0, or a duration such as '2ep'.")
     return patience
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hookline.callbacks._paths import replacing
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 
 FORMATS = ("png", "pdf", "svg")
 MAX_PANELS = 24
@@ -32,7 +32,7 @@ def read_formats(formats: str | Iterable[str], who: str) -> tuple[str, ...]:
     """Return the argument ``formats`` as a tuple, or raise for an unknown format."""
     found = (formats,) if isinstance(formats, str) else tuple(formats)
     if not found or not set(found) <= set(FORMATS):
-        raise RegistrationError(f"{who}(formats={found!r}): choose from {', '.join(FORMATS)}")
+        raise ArgumentError(f"{who}(formats={found!r}): use one or more of {', '.join(FORMATS)}.")
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from hookline.checkpoint.names import check_name
 from hookline.checkpoint.retention import Keep
 from hookline.checkpoint.snapshot import About
-from hookline.errors import SetupError
+from hookline.errors import ArgumentError
 from hookline.progress import Duration
 
 FOLDER = "checkpoints"
@@ -60,11 +60,11 @@ class SavePlan:
 
     def __post_init__(self) -> None:
         if self.on_error not in ("raise", "warn"):
-            raise SetupError(f"on_error={self.on_error!r}: give 'raise', or 'warn' to go on without the checkpoint")
+            raise ArgumentError(f"SavePlan(on_error={self.on_error!r}): must be 'raise' or 'warn'.")
         if PurePath(self.folder).parts[:1] in [(name,) for name in RESERVED]:
-            raise SetupError(
-                f"folder={self.folder!r}: Hookline keeps other files of the run in it. Give another folder, such as "
-                f"'milestones'."
+            raise ArgumentError(
+                f"SavePlan(folder={self.folder!r}): Hookline keeps other files of the run in it. Give another folder, "
+                f"such as 'milestones'."
             )
         if self.name is not None:
             self._check_name(self.name)
@@ -90,9 +90,9 @@ class SavePlan:
         try:
             check_name(_filled(name, dict.fromkeys(FIELDS, 1)))
         except (KeyError, ValueError, IndexError, AttributeError) as error:
-            raise SetupError(
-                f"name={name!r} cannot be filled in ({error}); there is {', '.join(FIELDS)}, and metrics such as "
-                f"val/loss: write for example '{{step:06d}}-{{val/loss:.3f}}'"
+            raise ArgumentError(
+                f"SavePlan(name={name!r}): cannot be filled in ({error}). The fields are {', '.join(FIELDS)}, and "
+                f"metrics such as val/loss. Write for example '{{step:06d}}-{{val/loss:.3f}}'."
             ) from error
 
 

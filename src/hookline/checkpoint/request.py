@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from hookline.checkpoint.plan import FOLDER
 from hookline.checkpoint.store import Store
-from hookline.errors import SetupError
+from hookline.errors import ArgumentError
 from hookline.records.file_names import check_path
 from hookline.run.paths import path_to_read
 
@@ -31,22 +31,26 @@ class Resume:
     strict: bool = False
 
     @classmethod
-    def read(cls, given: Any, folder: Path | Literal[False] | None) -> Resume | None:
+    def read(cls, given: Any, folder: Path | Literal[False] | None, of: str) -> Resume | None:
         """Return the value of ``resume=`` as a ``Resume``, checked as far as possible."""
         if given is None or isinstance(given, Resume):
             found = given
         elif isinstance(given, str | Path) and str(given):
             found = cls(given)
         else:
-            raise SetupError(f"resume={given!r}: give None, 'auto', or the path of a checkpoint or of a run's folder")
+            raise ArgumentError(
+                f"{of}(resume={given!r}): must be None, 'auto', or the path of a checkpoint or of a run's folder."
+            )
         if found is not None and found.path == "auto" and not folder:
-            raise SetupError("resume='auto' looks in the run's own folder: give one, such as folder='runs/mine'")
+            raise ArgumentError(
+                f"{of}(resume='auto'): reads the folder of the run, and none is given. Add folder='runs/mine'."
+            )
         if found is not None and found.path != "auto":
-            check_path("resume", found.path)
-            found = replace(found, path=path_to_read(found.path, "resume"))
+            check_path("resume", found.path, of)
+            found = replace(found, path=path_to_read(found.path, "resume", of))
             if not Path(found.path).exists():
-                raise SetupError(
-                    f"resume={str(found.path)!r}: there is nothing there; give a checkpoint or a run's folder"
+                raise ArgumentError(
+                    f"{of}(resume={str(found.path)!r}): no such path. Give a checkpoint or the folder of a run."
                 )
         return found
 

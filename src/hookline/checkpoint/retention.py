@@ -9,7 +9,7 @@ from typing import Literal
 
 from hookline.checkpoint.inspect import Checkpoint
 from hookline.checkpoint.snapshot import About
-from hookline.errors import SetupError
+from hookline.errors import ArgumentError
 from hookline.progress import Duration
 from hookline.progress.duration import PASSES
 
@@ -42,16 +42,16 @@ class Keep:
     every: Duration | str | None = None
 
     def __post_init__(self) -> None:
-        _check_count("last", self.last, 0, "how many of the newest ones are kept")
-        _check_count("best", self.best, 0, "0 keeps none for its metric")
+        _check_count("last", self.last)
+        _check_count("best", self.best)
         if self.mode not in ("min", "max"):
-            raise SetupError(f"mode={self.mode!r}: give 'min' (smaller is better) or 'max'")
+            raise ArgumentError(f"Keep(mode={self.mode!r}): must be 'min' (smaller is better) or 'max'.")
         if self.best and not self.monitor:
-            raise SetupError(f"best={self.best} without monitor=: say by which metric, such as monitor='val/loss'")
+            raise ArgumentError(f"Keep(best={self.best}): needs a metric. Add monitor='val/loss'.")
         if self.monitor and not self.best:
-            raise SetupError(f"monitor={self.monitor!r} with best=0: say how many are kept for it, such as best=1")
+            raise ArgumentError(f"Keep(monitor={self.monitor!r}, best=0): keeps none for the metric. Write best=1.")
         if not (self.last or self.best or self.every):
-            raise SetupError("last=0 without best= or every=: nothing would be kept")
+            raise ArgumentError("Keep(last=0): keeps nothing. Give best= or every= as well.")
         if self.every is not None:
             object.__setattr__(self, "every", _countable(Duration.parse(self.every)))
 
@@ -139,12 +139,12 @@ def _reached(about: About, unit: str) -> int | float:
 
 def _countable(every: Duration) -> Duration:
     if every.unit == "tok":
-        raise SetupError(f"every='{every}': a checkpoint does not say how many tokens it has seen; count in st or sp")
+        raise ArgumentError(f"Keep(every='{every}'): a checkpoint does not count tokens. Use st or sp.")
     if every.unit == "dur":
-        raise SetupError(f"every='{every}' is a fraction of max_duration: resolve it first with .of(max_duration)")
+        raise ArgumentError(f"Keep(every='{every}'): is a fraction of max_duration. Resolve it with .of(max_duration).")
     return every
 
 
-def _check_count(name: str, value: int, least: int, why: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise SetupError(f"{name}={value!r}: give a whole number from {least} on; {why}")
+def _check_count(name: str, value: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ArgumentError(f"Keep({name}={value!r}): must be an integer, 0 or more.")

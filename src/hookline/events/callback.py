@@ -9,10 +9,9 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from hookline.errors import RegistrationError
-from hookline.events.arguments import parameters_of, refuse_unknown
+from hookline.events.arguments import checked_init, parameters_of, refuse_unknown, shown
 from hookline.events.hooks import Hooks
 from hookline.events.spec import Event
-from hookline.records.redact import HIDDEN, redact
 
 Ranks = Literal["all", "zero", "local_zero"] | frozenset[int] | set[int]
 
@@ -118,6 +117,11 @@ class Callback(Hooks):
             self._arguments = _plain_arguments(cls, args, kwargs)
             return self
 
+        def __init_subclass__(cls, **options: Any) -> None:
+            super().__init_subclass__(**options)
+            if cls.__module__.startswith("hookline.callbacks.") and "__init__" in vars(cls):
+                setattr(cls, "__init__", checked_init(cls.__init__))  # noqa: B010 (editors would follow an assignment)
+
     @property
     def declares_state(self) -> bool:
         """True if the class saves a separate state.
@@ -133,7 +137,7 @@ class Callback(Hooks):
         kind = type(self).__qualname__
         if self.name:
             return f"{kind}[{self.name}]"
-        return f"{kind}({', '.join(f'{key}={_shown(key, value)}' for key, value in self._arguments.items())})"
+        return f"{kind}({', '.join(f'{key}={shown(key, value)}' for key, value in self._arguments.items())})"
 
     def state_dict(self) -> dict[str, Any]:
         if missing := [key for key in self.state if not hasattr(self, key)]:
@@ -188,7 +192,7 @@ def identity_of(callback: Callback) -> dict[str, Any]:
     return {
         "class": type(callback).__qualname__,
         "name": callback.name,
-        "arguments": {name: _shown(name, value) for name, value in (defaults | callback._arguments).items()},
+        "arguments": {name: shown(name, value) for name, value in (defaults | callback._arguments).items()},
         "depends_on": {name: _described(name, getattr(callback, name)) for name in callback.state_depends_on},
     }
 
@@ -219,7 +223,7 @@ def _plain_arguments(cls: type, args: tuple[object, ...], kwargs: dict[str, obje
 def _described(name: str, value: object) -> str:
     """Return a string that is equal in every process: no memory addresses, sets sorted."""
     if _is_plain(value):
-        return _shown(name, value)
+        return shown(name, value)
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key!r}: {_described(str(key), item)}" for key, item in value.items()) + "}"
     if isinstance(value, tuple | list):
@@ -228,13 +232,7 @@ def _described(name: str, value: object) -> str:
         return "{" + ", ".join(sorted(_described(name, item) for item in value)) + "}"
     if isinstance(qualname := getattr(value, "__qualname__", None), str):  # The value is a class or a function.
         return qualname
-    return _shown(name, re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value)))
-
-
-def _shown(name: str, value: object) -> str:
-    """Return ``repr(value)`` without secrets, because users share and upload checkpoints."""
-    hidden = repr(redact(value, name))
-    return hidden if HIDDEN in hidden else repr(value)
+    return shown(name, re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value)))
 
 
 def _saves_itself(value: Any) -> bool:

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
-from hookline.errors import SetupError
+from hookline.errors import ArgumentError
 from hookline.events.foreign_names import DATASETS, ELSEWHERE, advice_for
 from hookline.events.foreign_names import KEYWORDS as OPTIONS
 from hookline.events.foreign_names import PLACES as ARGUMENTS
@@ -45,7 +45,7 @@ def later(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Raise ``SetupError`` with a hint for an argument that the function does not take.
+    """Raise ``ArgumentError`` with a hint for an argument that the function does not take.
 
     The function keeps its explicit signature, which editors and ``help()`` show.
     """
@@ -69,42 +69,42 @@ def _name_of(function: Callable[..., Any]) -> str:
     return function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
 
-def _too_many(function: Callable[..., Any], extra: object, takes: list[str], by_position: list[str]) -> SetupError:
+def _too_many(function: Callable[..., Any], extra: object, takes: list[str], by_position: list[str]) -> ArgumentError:
     """Return the error for the first positional argument that the function does not take."""
     name, first = _name_of(function), takes[len(by_position)]
     positional = ", ".join(name for name in by_position if name != "self")
     rule = f"takes only {positional} by position; give the others" if positional else "takes arguments only"
     dots = "…, " if positional else ""
     example = f"{name}({dots}{EXAMPLES.get(first, f'{first}=…')})"
-    return SetupError(f"{name}({dots}{extra!r:.60}): {name} {rule} by name, for example {example}")
+    return ArgumentError(f"{name}({dots}{extra!r:.60}): {name} {rule} by name, for example {example}")
 
 
-def _unknown_keyword(function: Callable[..., Any], given: Mapping[str, object], takes: list[str]) -> SetupError:
+def _unknown_keyword(function: Callable[..., Any], given: Mapping[str, object], takes: list[str]) -> ArgumentError:
     """Return the error for the first keyword that the function does not take."""
     key = next(key for key in given if key not in takes)
     name, options = _name_of(function), list(Settings.__dataclass_fields__)
     known = [option for option in options if option in takes]
     if not known:
-        return SetupError(f"{name}({key}=…): no such argument; {_hint_of_method(name, key, given[key], takes)}")
+        return ArgumentError(f"{name}({key}=…): no such argument; {_hint_of_method(name, key, given[key], takes)}")
     if _option(key) in options and _option(key) not in known:
-        return SetupError(
+        return ArgumentError(
             f"{name}({key}=…): no such argument; {_option(key)} is an option of fit and train: leave it out"
         )
     if key in OPTIONS or key in ELSEWHERE:
-        return SetupError(f"unknown option {key}=…; {advice_for(OPTIONS.get(key) or ELSEWHERE[key], given[key])}")
+        return ArgumentError(f"unknown option {key}=…; {advice_for(OPTIONS.get(key) or ELSEWHERE[key], given[key])}")
     arguments = dict.fromkeys(ARGUMENTS.values())
     others = [argument for argument in takes if argument not in ("self", *known, *arguments)]
     close = get_close_matches(ARGUMENTS.get(key, key), [*known, *others, *arguments], n=1)
     if close and close[0] in arguments:
         if name in ("evaluate", "test", "predict"):
             hint = f"write {_written(key, close[0])}" if close[0] in takes else _leave_out(close[0])
-            return SetupError(f"{name}({key}=…): no such argument; {hint}")
+            return ArgumentError(f"{name}({key}=…): no such argument; {hint}")
         where = "" if name in ("fit", "train") else "; in a custom loop, call it yourself"
-        return SetupError(
+        return ArgumentError(
             f"unknown option {key}=…; {close[0]} is an argument of fit: write fit(…, {_written(key, close[0])}){where}"
         )
     hint = f"did you mean {close[0]}?" if close else f"the options are {', '.join(known)}"
-    return SetupError(f"unknown option {key}=…; {hint}")
+    return ArgumentError(f"unknown option {key}=…; {hint}")
 
 
 def _written(key: str, argument: str) -> str:

@@ -94,11 +94,11 @@ class Loop:
         sinks: Iterable[Any] = (),
         interrupt: InterruptName = "return",
     ) -> None:
-        settings, verification = Settings.read(options_of(locals())), Verification.asked_for()
+        settings, verification = Settings.read(options_of(locals()), "Loop"), Verification.asked_for()
         if verification is not None:
             resume = Resume() if verification.resume else None
             settings = replace(settings, folder=verification.folder, resume=resume)
-        callbacks = [*as_list(callbacks), *settings.callbacks_of_sinks()]
+        callbacks = [*as_list(callbacks, "Loop"), *settings.callbacks_of_sinks()]
         self.engine = Engine(model, task, optimizer, scheduler, callbacks, settings, self, verification)
         self.engine.state.answer_with(LoopAnswers(self.engine))
         self._steps = self.engine.steps

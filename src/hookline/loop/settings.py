@@ -15,7 +15,7 @@ import torch
 from hookline.checkpoint.request import Resume
 from hookline.distributed import this_process
 from hookline.distributed.strategy import Strategy, StrategyName
-from hookline.errors import SetupError
+from hookline.errors import ArgumentError
 from hookline.events.foreign_names import PRECISIONS
 from hookline.progress import Duration
 from hookline.records.file_names import check_path
@@ -49,43 +49,44 @@ class Settings:
     interrupt: InterruptName
 
     @classmethod
-    def read(cls, options: Mapping[str, Any]) -> Self:
+    def read(cls, options: Mapping[str, Any], of: str) -> Self:
         """Check the options and convert them.
 
         Args:
             options: The options as the user gave them.
+            of: Class or function that takes the options, for errors.
 
         Raises:
-            SetupError: If an option is wrong. The error says what to write instead.
+            ArgumentError: If an option is wrong. The error says what to write instead.
         """
         given = dict(options)
         for key in ("max_duration", "eval_every", "log_every"):
             if given[key] is not None:
-                given[key] = Duration.parse(given[key], f"{key}=…")
+                given[key] = Duration.parse(given[key], f"{of}({key}=…)")
         max_duration = given["max_duration"]
         if max_duration is not None and max_duration.unit == "dur":
-            raise SetupError(
-                f"max_duration={str(max_duration)!r}: 'dur' is a fraction of max_duration itself; use ep, st, s …"
+            raise ArgumentError(
+                f"{of}(max_duration={str(max_duration)!r}): 'dur' is a fraction of max_duration itself. Use ep, st, s …"
             )
         for key in ("eval_every", "log_every"):
             if given[key] is not None:
                 given[key].of(max_duration)  # Raises for a fraction without max_duration.
-        _check_accumulate(given["accumulate"])
-        _check_precision(given["precision"])
-        _check_interrupt(given["interrupt"])
-        _check_strategy(given["strategy"])
-        _check_name(given["name"])
-        _check_kinds(given)
-        given["device"] = default_device(given["device"])
+        _check_accumulate(given["accumulate"], of)
+        _check_precision(given["precision"], of)
+        _check_interrupt(given["interrupt"], of)
+        _check_strategy(given["strategy"], of)
+        _check_name(given["name"], of)
+        _check_kinds(given, of)
+        given["device"] = default_device(given["device"], of)
         if given["folder"]:
-            given["folder"] = path_to_write(given["folder"], "folder")
-        given["resume"] = Resume.read(given["resume"], given["folder"])
+            given["folder"] = path_to_write(given["folder"], "folder", of)
+        given["resume"] = Resume.read(given["resume"], given["folder"], of)
         given["config"] = dict(given["config"] or {})
-        given["sinks"] = as_sinks(given["sinks"])
+        given["sinks"] = as_sinks(given["sinks"], of)
         for sink in given["sinks"]:
             if given["folder"] is False and getattr(sink, "needs_folder", False):
-                raise SetupError(
-                    f"{type(sink).__name__}: it writes into the run's folder, and this run has none (folder=False). "
+                raise ArgumentError(
+                    f"{of}(folder=False): {type(sink).__name__} writes into the run's folder, and this run has none. "
                     f"Give the sink an absolute path, or give the run a folder."
                 )
         return cls(**given)
@@ -104,40 +105,49 @@ def options_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: arguments[name] for name in Settings.__dataclass_fields__ if name in arguments}
 
 
-def as_list(callbacks: Iterable[object]) -> list[object]:
+def as_list(callbacks: Iterable[object], of: str) -> list[object]:
     """Return the callbacks as a list.
 
+    Args:
+        callbacks: The callbacks as the user gave them.
+        of: Class or function that takes them, for the error.
+
     Raises:
-        SetupError: If ``callbacks`` is a single callback.
+        ArgumentError: If ``callbacks`` is a single callback.
     """
     if isinstance(callbacks, Iterable) and not isinstance(callbacks, str | bytes | Mapping | type):
         return list(callbacks)
-    raise SetupError(f"callbacks={callbacks!r:.80}: pass a list, such as callbacks=[hl.EarlyStopping()]")
+    raise ArgumentError(f"{of}(callbacks={callbacks!r:.80}): pass a list, such as callbacks=[hl.EarlyStopping()].")
 
 
-def as_sinks(sinks: Any) -> tuple[Sink, ...]:
+def as_sinks(sinks: Any, of: str) -> tuple[Sink, ...]:
     """Return the sinks as a tuple.
 
+    Args:
+        sinks: The sinks as the user gave them.
+        of: Class or function that takes them, for the error.
+
     Raises:
-        SetupError: If ``sinks`` is a single sink, or has the same sink twice.
+        ArgumentError: If ``sinks`` is a single sink, or has the same sink twice.
     """
     if isinstance(sinks, Iterable) and not isinstance(sinks, str | bytes | Mapping | type):
-        found = tuple(map(as_sink, sinks))
+        found = tuple(as_sink(sink, of) for sink in sinks)
         if len(set(map(id, found))) < len(found):
-            raise SetupError("sinks=[…]: one sink is there twice; make another one, with another place to write to")
+            raise ArgumentError(f"{of}(sinks=[…]): one sink is there twice. Create a second one with another path.")
         return found
     one = f"hl.sinks.{type(sinks).__name__}(…)" if isinstance(sinks, Sink) else "hl.sinks.TensorBoard()"
-    raise SetupError(f"sinks={sinks!r:.80}: pass a list, such as sinks=[{one}]")
+    raise ArgumentError(f"{of}(sinks={sinks!r:.80}): pass a list, such as sinks=[{one}].")
 
 
-def default_device(device: str | torch.device | None) -> torch.device:
+def default_device(device: str | torch.device | None, of: str) -> torch.device:
     """Return the device of the model.
 
     Args:
         device: The device. ``None``: the accelerator if this machine has one, else the CPU.
+        of: Class or function that takes the argument, for the error.
 
     Raises:
-        SetupError: If torch has no such device, or this machine does not have it.
+        ArgumentError: If torch has no such device, or this machine does not have it.
     """
     if device is None:
         # Without check_available, a CUDA build of torch returns "cuda" on a machine that has no GPU.
@@ -150,73 +160,81 @@ def default_device(device: str | torch.device | None) -> torch.device:
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError):
-        raise _refused_device(device, "torch has no such device") from None
+        raise _refused_device(device, "torch has no such device", of) from None
     try:
         torch.empty(0, device=found)  # Raises if this machine does not have the device.
     except (RuntimeError, AssertionError) as error:
         first = re.split(r"\.\s|\n", str(error))[0].rstrip(".")  # A list of all backends may follow.
-        raise _refused_device(device, first) from None
+        raise _refused_device(device, first, of) from None
     return found
 
 
-def _refused_device(device: object, problem: str) -> SetupError:
-    return SetupError(
-        f"device={device!r}: {problem}. Write device='cuda', 'mps' or 'cpu', or leave device= out to use the "
+def _refused_device(device: object, problem: str, of: str) -> ArgumentError:
+    return ArgumentError(
+        f"{of}(device={device!r}): {problem}. Write device='cuda', 'mps' or 'cpu', or leave device= out to use the "
         f"accelerator of this machine, if it has one."
     )
 
 
-def _check_accumulate(accumulate: object) -> None:
+def _check_accumulate(accumulate: object, of: str) -> None:
     if not isinstance(accumulate, int) or isinstance(accumulate, bool) or accumulate < 1:
-        raise SetupError(f"accumulate={accumulate!r}: give the number of batches that make one step, 1 or more")
+        raise ArgumentError(
+            f"{of}(accumulate={accumulate!r}): must be the number of batches that make one step, 1 or more."
+        )
 
 
-def _check_precision(precision: object) -> None:
+def _check_precision(precision: object, of: str) -> None:
     if precision not in get_args(PrecisionName):
         meant = PRECISIONS.get(precision) if isinstance(precision, str | int) else None
-        hint = f"write precision={meant!r}" if meant else f"use one of {', '.join(get_args(PrecisionName))}"
-        raise SetupError(f"precision={precision!r}: {hint}")
+        hint = f"Write precision={meant!r}." if meant else f"Use one of {', '.join(get_args(PrecisionName))}."
+        raise ArgumentError(f"{of}(precision={precision!r}): no such precision. {hint}")
 
 
-def _check_interrupt(interrupt: object) -> None:
+def _check_interrupt(interrupt: object, of: str) -> None:
     if interrupt not in get_args(InterruptName):
-        raise SetupError(f"interrupt={interrupt!r}: use one of {', '.join(get_args(InterruptName))}")
+        raise ArgumentError(f"{of}(interrupt={interrupt!r}): must be 'return' or 'raise'.")
 
 
-def _check_strategy(strategy: object) -> None:
+def _check_strategy(strategy: object, of: str) -> None:
     if strategy in get_args(StrategyName):
         return
     if isinstance(strategy, type | str) or not isinstance(strategy, Strategy):
-        raise SetupError(
-            f"strategy={strategy!r:.80}: use one of {', '.join(get_args(StrategyName))}, hl.DDP(…), hl.FSDP(…), or an "
-            f"object with their methods"
+        raise ArgumentError(
+            f"{of}(strategy={strategy!r:.80}): use one of {', '.join(get_args(StrategyName))}, hl.DDP(…), hl.FSDP(…), "
+            f"or an object with their methods."
         )
 
 
-def _check_kinds(given: dict[str, Any]) -> None:
+def _check_kinds(given: dict[str, Any], of: str) -> None:
     """Raise for options of a wrong type, which would fail later with an unrelated error."""
     folder, seed = given["folder"], given["seed"]
     if folder is not None and folder is not False and (not isinstance(folder, str | Path) or not str(folder)):
-        raise SetupError(
-            f"folder={folder!r}: give a path, None for a new folder under runs/, or False to write nothing"
+        raise ArgumentError(
+            f"{of}(folder={folder!r}): must be a path, None for a new folder under runs/, or False to write nothing."
         )
     if folder:
-        check_path("folder", folder)
+        check_path("folder", folder, of)
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
-        raise SetupError(f"seed={seed!r}: give a whole number")
+        raise ArgumentError(f"{of}(seed={seed!r}): must be an integer.")
     if not isinstance(given["config"] or {}, Mapping):
         hint = ", such as vars(args)" if isinstance(given["config"], Namespace | SimpleNamespace) else ""
-        raise SetupError(f"config={given['config']!r}: give a dict of hyper-parameters{hint}")
+        raise ArgumentError(f"{of}(config={given['config']!r}): must be a dict of hyper-parameters{hint}.")
     if not isinstance(given["compile"], bool | Mapping):
-        raise SetupError(f"compile={given['compile']!r}: give True, or a dict of keywords for torch.compile")
+        raise ArgumentError(
+            f"{of}(compile={given['compile']!r}): must be True, False or a dict of keywords for torch.compile."
+        )
 
 
-def _check_name(name: object) -> None:
+def _check_name(name: object, of: str) -> None:
     if name is None:
         return
     if not isinstance(name, str):
-        raise SetupError(f"name={name!r}: give 'run' or 'project/run'")
-    check_path("name", name)
+        raise ArgumentError(f"{of}(name={name!r}): must be 'run' or 'project/run'.")
+    check_path("name", name, of)
     parts = name.split("/")
     if not parts[0].strip() or len(parts) > 2 or "." in parts or ".." in name or is_address(name):
-        raise SetupError(f"name={redact_text(name)!r}: give 'run' or 'project/run', and a path as folder=")
+        raise ArgumentError(
+            f"{of}(name={redact_text(name)!r}): must be 'run' or 'project/run'. Give a path as folder=."
+        )
+    if not name.isprintable():
+        raise ArgumentError(f"{of}(name={name!r}): must not have line breaks or other control characters.")

@@ -86,8 +86,8 @@ class Trainer:
         interrupt: InterruptName = "return",
     ) -> None:
         self._options = options_of(locals())
-        settings = Settings.read(self._options)  # Raise here for a wrong option, not at the first fit.
-        self._callbacks = as_list(callbacks)
+        settings = Settings.read(self._options, "Trainer")  # Raise here for a wrong option, not at the first fit.
+        self._callbacks = as_list(callbacks, "Trainer")
         check_callbacks([*self._callbacks, *self.default_callbacks(self._callbacks), *settings.callbacks_of_sinks()])
         self._given: tuple[Any, ...] = ()
         self._loop: Loop | None = None
@@ -400,7 +400,7 @@ def _settings(module: nn.Module) -> dict[str, Any]:
 def _with(loop: Loop, callbacks: Iterable[object]) -> Iterator[None]:
     """Open the loop, with additional callbacks for this call only."""
     line = loop.engine.line
-    extra = line.add(as_list(callbacks))
+    extra = line.add(as_list(callbacks, "fit"))
     try:
         with loop:
             yield

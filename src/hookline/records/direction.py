@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 
 SMALLER_IS_BETTER = frozenset(
     ("loss", "error", "err", "mae", "mse", "rmse", "mape", "nll", "ppl", "perplexity", "wer", "cer", "fid", "bpb")
@@ -46,7 +46,7 @@ def direction(monitor: str, mode: str | None = None) -> Literal["min", "max"]:
         mode: ``"min"`` or ``"max"``. Inferred from the name by default.
 
     Raises:
-        RegistrationError: If ``mode`` is not a direction, or if it is missing and the name does not imply one.
+        ArgumentError: If ``mode`` is not a direction, or if it is missing and the name does not imply one.
 
     Example:
         >>> direction("val/loss"), direction("val/top_acc"), direction("val/odd", "max")
@@ -57,8 +57,8 @@ def direction(monitor: str, mode: str | None = None) -> Literal["min", "max"]:
     if mode == "max":
         return "max"
     if mode is not None:
-        raise RegistrationError(f"mode={mode!r}: use 'min' or 'max'")
+        raise ArgumentError(f"mode={mode!r}: must be 'min' or 'max'.")
     known = known_direction(monitor)
     if known is None:
-        raise RegistrationError(f"is a larger {monitor!r} better, or a smaller? Pass mode='max' or mode='min'")
+        raise ArgumentError(f"is a larger {monitor!r} better, or a smaller? Pass mode='max' or mode='min'")
     return known

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from hookline.errors import SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.records.redact import redact_text
 
 _ADDRESS: Final = re.compile(r"(?:^|/|::)([A-Za-z][A-Za-z0-9+.-]+):/")
@@ -30,7 +30,7 @@ def is_address(path: str | os.PathLike[str]) -> bool:
     return _ADDRESS.search(os.fspath(path)) is not None
 
 
-def path_to_write(path: str | os.PathLike[str], argument: str, of: str = "") -> Path:
+def path_to_write(path: str | os.PathLike[str], argument: str, of: str) -> Path:
     """Check a path to write to and return it, with ``~`` expanded.
 
     Constructors call this function for each argument that names a file or folder to write.
@@ -41,12 +41,12 @@ def path_to_write(path: str | os.PathLike[str], argument: str, of: str = "") -> 
         of: Class that takes the argument, for the error.
 
     Raises:
-        SetupError: If the path is an address, because pathlib would create a local folder named ``s3:``.
+        ArgumentError: If the path is an address, because pathlib would create a local folder named ``s3:``.
     """
     return _local(path, argument, of, "writes", "Give a local path, and copy the run with hl.Upload('s3://…').")
 
 
-def path_to_read(path: str | os.PathLike[str], argument: str, of: str = "") -> Path:
+def path_to_read(path: str | os.PathLike[str], argument: str, of: str) -> Path:
     """Check a path to read from and return it, with ``~`` expanded.
 
     Args:
@@ -55,7 +55,7 @@ def path_to_read(path: str | os.PathLike[str], argument: str, of: str = "") -> P
         of: Class that takes the argument, for the error.
 
     Raises:
-        SetupError: If the path is an address.
+        ArgumentError: If the path is an address.
     """
     return _local(path, argument, of, "reads", "Give a local path: download it first.")
 
@@ -98,9 +98,9 @@ def _local(path: str | os.PathLike[str], argument: str, of: str, verb: str, advi
     given = os.fspath(path)
     if found := _ADDRESS.search(given):
         shown = redact_text(given)
-        where = f"{of}({argument}={shown!r})" if of else f"{argument}={shown!r}"
+        where = f"{of}({argument}={shown!r})"
         if found[1].lower() == "file":
             plain = "/" + given[found.end() :].lstrip("/")
-            raise SetupError(f"{where}: Hookline takes paths, not addresses. Write {plain!r}.")
-        raise SetupError(f"{where}: Hookline {verb} local files only, and this is an address. {advice}")
+            raise ArgumentError(f"{where}: Hookline takes paths, not addresses. Write {plain!r}.")
+        raise ArgumentError(f"{where}: Hookline {verb} local files only, and this is an address. {advice}")
     return Path(given).expanduser()

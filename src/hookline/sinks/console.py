@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TextIO
 
+from hookline.events.arguments import checked_init
 from hookline.records import (
     EventRow,
     FileRow,
@@ -39,6 +40,7 @@ class Console:
         step 100  train/loss 0.3124
     """
 
+    @checked_init
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
 

@@ -12,6 +12,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from hookline.errors import SetupError
+from hookline.events.arguments import checked_init
 from hookline.records import MetricRow, Record, Value
 from hookline.records.metric import encode
 from hookline.run.paths import in_run_folder, path_to_write
@@ -48,6 +49,7 @@ class CSV:
         "'=x",10,1,"[1, 2]","eval",2.5
     """
 
+    @checked_init
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.path = None if path is None else path_to_write(path, "path", "CSV")
         """Path as the user gave it. A relative path is relative to the run's folder."""

@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 from hookline.errors import HooklineWarning, SetupError
+from hookline.events.arguments import checked_init
 from hookline.records import Record, from_json, to_json
 from hookline.run.paths import in_run_folder, path_to_write
 from hookline.sinks.line_file import LineFile, encode_lines
@@ -190,6 +191,7 @@ class JSONL:
         {"name": "val/loss", "step": 10, "epoch": 1, "value": 0.5, "kind": "eval", "seconds": 2.5}
     """
 
+    @checked_init
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = path_to_write(path, "path", "JSONL")
         """Path as the user gave it. A relative path is relative to the run's folder."""

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
-from hookline.errors import SetupError
+from hookline.errors import ArgumentError
 from hookline.events import Callback
+from hookline.events.arguments import checked_init
 from hookline.records import MetricRow, Record
 from hookline.sinks.sink import RunInfo, Sink
 
@@ -39,7 +40,7 @@ class LogObject:
         target: The object. ``step`` is passed by keyword if ``log`` accepts it, else by position.
 
     Raises:
-        SetupError: If ``log`` cannot be called with these two arguments.
+        ArgumentError: If ``log`` cannot be called with these two arguments.
 
     Example:
         >>> class Mine:
@@ -50,6 +51,7 @@ class LogObject:
         10 {'val/loss': 0.5, 'val/acc': 0.5}
     """
 
+    @checked_init
     def __init__(self, target: Any) -> None:
         self.target = target
         self.name = getattr(target, "__name__", None) or type(target).__name__
@@ -100,14 +102,15 @@ class LogObject:
             method()
 
 
-def as_sink(given: Any) -> Sink:
+def as_sink(given: Any, of: str = "Trainer") -> Sink:
     """Return an element of ``sinks=[…]`` as a sink.
 
     Args:
         given: The element: a sink, or an object with ``log(values, step)``.
+        of: Class or function that takes the sinks, for the error.
 
     Raises:
-        SetupError: If the element is not a sink. The message says what to write instead.
+        ArgumentError: If the element is not a sink. The message says what to write instead.
 
     Example:
         >>> class Mine:
@@ -116,28 +119,28 @@ def as_sink(given: Any) -> Sink:
         'LogObject'
     """
     if isinstance(given, type):
-        raise SetupError(f"sinks=[{given.__name__}]: a class; make one of it: sinks=[{given.__name__}(…)]")
+        raise ArgumentError(f"{of}(sinks=[{given.__name__}]): is a class. Write sinks=[{given.__name__}(…)].")
     if isinstance(given, str):
-        raise SetupError(f"sinks=[{given!r}]: a text; {_for_text(given)}")
+        raise ArgumentError(f"{of}(sinks=[{given!r}]): is a string. {_for_text(given)}.")
     if isinstance(given, Callback):
-        raise SetupError(f"sinks=[{given!r:.80}]: a callback; it belongs in callbacks=[…]")
+        raise ArgumentError(f"{of}(sinks=[{given!r:.80}]): is a callback. Write callbacks=[…].")
     if isinstance(given, logging.Logger):
-        raise SetupError(
-            f"sinks=[{given!r:.80}]: a logger of messages; for lines of text write sinks=[hl.sinks.Console()]"
+        raise ArgumentError(
+            f"{of}(sinks=[{given!r:.80}]): is a logger of messages. For lines of text write sinks=[hl.sinks.Console()]."
         )
     if isinstance(given, Sink):
         return given
     if callable(getattr(given, "log", None)):
         return LogObject(given)
-    raise SetupError(f"sinks=[{given!r:.80}]: {_what_lacks(given)}")
+    raise ArgumentError(f"{of}(sinks=[{given!r:.80}]): {_what_lacks(given)}.")
 
 
 def _for_text(text: str) -> str:
     """Return the advice for a string."""
     call = BY_TEXT.get(text.lower().replace("-", "").replace("_", ""))
     if call is None:
-        return f"give the object: sinks=[hl.sinks.TensorBoard()], or one of {', '.join(sorted(set(BY_TEXT.values())))}"
-    return f"write sinks=[hl.sinks.{call}]"
+        return f"Give the object: sinks=[hl.sinks.TensorBoard()], or one of {', '.join(sorted(set(BY_TEXT.values())))}"
+    return f"Write sinks=[hl.sinks.{call}]"
 
 
 def _what_lacks(given: Any) -> str:
@@ -145,11 +148,11 @@ def _what_lacks(given: Any) -> str:
     there = [name for name in METHODS if callable(getattr(given, name, None))]
     missing = ", ".join(name for name in METHODS if name not in there)
     if hasattr(given, "write") and hasattr(given, "flush") and "start" not in there:
-        return "a stream; to print lines to it write sinks=[hl.sinks.Console(stream)]"
+        return "is a stream. To print lines to it, write sinks=[hl.sinks.Console(stream)]"
     if there:
-        return f"a {type(given).__name__} has {', '.join(there)} but no {missing}; a sink needs them all"
+        return f"a {type(given).__name__} has {', '.join(there)} but no {missing}. A sink needs them all"
     return (
-        f"a {type(given).__name__} is no sink: it needs {', '.join(METHODS)}, or log(values, step); "
+        f"a {type(given).__name__} is not a sink. It needs {', '.join(METHODS)}, or log(values, step), "
         f"for example sinks=[hl.sinks.TensorBoard()]"
     )
 
@@ -166,9 +169,9 @@ def _takes_step_by_name(target: Any) -> bool:
         except TypeError:
             continue
         return by_name
-    raise SetupError(
-        f"sinks=[{target!r:.80}]: its log{signature} cannot be called as log(values, step); "
-        f"give it these two arguments, or wrap it in an object that has such a method"
+    raise ArgumentError(
+        f"LogObject(target={target!r:.80}): its log{signature} cannot be called as log(values, step). "
+        f"Give it these two arguments, or wrap it in an object that has such a method."
     )
 
 

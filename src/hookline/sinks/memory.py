@@ -6,7 +6,8 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
-from hookline.errors import SetupError
+from hookline.errors import ArgumentError
+from hookline.events.arguments import checked_init
 from hookline.records import MetricRow, Record
 from hookline.sinks.sink import RunInfo
 
@@ -20,7 +21,7 @@ class Memory:
         most: Maximum number of records. The oldest are dropped. ``None``: keep all records.
 
     Raises:
-        SetupError: If ``most`` is less than 1.
+        ArgumentError: If ``most`` is less than 1.
 
     Example:
         >>> memory = Memory(most=2)
@@ -29,9 +30,10 @@ class Memory:
         [(2, 0.5), (4, 0.25)]
     """
 
+    @checked_init
     def __init__(self, most: int | None = None) -> None:
         if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
-            raise SetupError(f"Memory(most={most!r}): give a number of records from 1 on, or None to keep all")
+            raise ArgumentError(f"Memory(most={most!r}): must be 1 or more, or None to keep all records.")
         self.most = most
         self._records: deque[Record] = deque(maxlen=most)
         self._lock = threading.Lock()  # The sink's thread writes, the user's thread reads.

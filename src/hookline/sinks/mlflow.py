@@ -13,7 +13,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from hookline.errors import SetupError
+from hookline.errors import ArgumentError, SetupError
+from hookline.events.arguments import checked_init
 from hookline.records import Record
 from hookline.records.redact import redact_text
 from hookline.run.paths import is_address
@@ -42,13 +43,15 @@ class MLflow:
         tags: Additional tags of the MLflow run.
 
     Raises:
-        SetupError: If MLflow is not installed, or ``tracking_uri`` is a ``Path`` made from a URI.
+        SetupError: If MLflow is not installed.
+        ArgumentError: If ``tracking_uri`` is a ``Path`` made from a URI.
 
     Example:
         >>> MLflow("http://127.0.0.1:5000", experiment="digits").experiment
         'digits'
     """
 
+    @checked_init
     def __init__(
         self,
         tracking_uri: str | Path | None = None,
@@ -62,9 +65,9 @@ class MLflow:
         except ImportError as error:
             raise SetupError(f"MLflow(): mlflow is missing ({error}): pip install 'hookline[mlflow]'") from error
         if isinstance(tracking_uri, os.PathLike) and is_address(tracking_uri):
-            raise SetupError(
+            raise ArgumentError(
                 f"MLflow(tracking_uri={redact_text(str(tracking_uri))!r}): this is an address, of which pathlib has "
-                f"made a path; give it as a string"
+                f"made a path. Give it as a string."
             )
         self.tracking_uri, self.experiment, self.run_name = tracking_uri, experiment, run_name
         self.tags = dict(tags or {})

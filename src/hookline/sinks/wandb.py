@@ -67,7 +67,8 @@ class WandB:
             of this sink.
 
     Raises:
-        SetupError: If wandb is not installed, or an argument is invalid.
+        SetupError: If wandb is not installed.
+        ArgumentError: If an argument is invalid.
 
     Example:
         >>> WandB("digits", tags=["baseline"]).mode is None
@@ -89,10 +90,6 @@ class WandB:
             import wandb  # noqa: F401
         except ImportError as error:
             raise SetupError(f"WandB(): wandb is missing ({error}): pip install 'hookline[wandb]'") from error
-        if mode not in (None, "offline", "online", "disabled"):
-            raise SetupError(f"WandB(mode={mode!r}): give 'offline', 'online' or 'disabled'; or None for $WANDB_MODE")
-        if isinstance(tags, str):
-            raise SetupError(f"WandB(tags={tags!r}): give a list of texts: tags=[{tags!r}]")
         self.project, self.mode, self.entity = project, mode, entity
         self.folder = None if folder is None else path_to_write(folder, "folder", "WandB")
         """Folder as the user gave it. A relative path is relative to the run's folder."""

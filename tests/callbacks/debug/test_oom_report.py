@@ -16,7 +16,7 @@ from hookline.callbacks._memory import is_out_of_memory
 from hookline.callbacks.debug import OOMReport
 from hookline.callbacks.debug._memory import host_memory
 from hookline.callbacks.debug.oom_report import write_history
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 from hookline.loop import Loop
 from hookline.testing import TinyModel, run_script, tiny_data
 from tests.support import CE, fit
@@ -298,5 +298,5 @@ def test_the_history_of_cuda_is_written_if_there_is_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", [0, 2.5, True])
 def test_bad_arguments_are_refused_at_once(rows: Any) -> None:
-    with pytest.raises(RegistrationError, match="give a whole number, 1 or more"):
+    with pytest.raises(ArgumentError, match=r"OOMReport\(rows.*\): must be"):
         OOMReport(rows=rows)

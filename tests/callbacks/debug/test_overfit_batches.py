@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import hookline as hl
 from hookline.callbacks import Checkpointer, EarlyStopping
 from hookline.callbacks.debug import LimitBatches, OverfitBatches
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
 from tests.support import CE, at_step, fit, same_tensors, sgd, weights_of
@@ -190,5 +190,5 @@ def test_data_that_can_be_read_only_once_is_refused() -> None:
 
 @pytest.mark.parametrize("batches", [0, -1, 1.0, True, "2"])
 def test_bad_arguments_are_refused_at_once(batches: Any) -> None:
-    with pytest.raises(RegistrationError, match="give a number of batches, 1 or more"):
+    with pytest.raises(ArgumentError, match=r"OverfitBatches\(batches.*\): must be"):
         OverfitBatches(batches)

@@ -14,7 +14,7 @@ import torch
 import hookline as hl
 from hookline.callbacks import EarlyStopping
 from hookline.callbacks.evaluation import DerivedMetric
-from hookline.errors import MetricError, RegistrationError
+from hookline.errors import ArgumentError, MetricError
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, drive, tiny_data
 from tests.support import CE, crash_at, fit, is_quiet
@@ -241,18 +241,18 @@ def test_an_array_can_be_made_a_number() -> None:
 # -- how it is made ----------------------------------------------------------------------------------------
 
 WRONG: dict[str, tuple[tuple[Any, ...], str]] = {
-    "reads nothing": (("val/x", len, ()), "give full names"),
-    "reads no full name": (("val/x", len, ("loss",)), "give full names"),
-    "no function": (("val/x", 3, ("val/loss",)), "give a function"),
-    "no name": (("", len, ("val/loss",)), "a metric's name is a text"),
-    "no stage, and several to choose from": (("gap", len, ("val/loss", "train/loss")), "such as 'val/gap'"),
+    "reads nothing": (("val/x", len, ()), r"DerivedMetric\(reads.*\): must be"),
+    "reads no full name": (("val/x", len, ("loss",)), r"DerivedMetric\(reads.*\): must be"),
+    "no function": (("val/x", 3, ("val/loss",)), r"DerivedMetric\(function=3\): must be a function\."),
+    "no name": (("", len, ("val/loss",)), r"DerivedMetric\(name=''\): is empty\. Write for example 'val/perplexity'\."),
+    "no stage, and several to choose from": (("gap", len, ("val/loss", "train/loss")), r"DerivedMetric\(name="),
 }
 
 
 @pytest.mark.parametrize("what", WRONG)
 def test_what_means_nothing_is_refused_at_once(what: str) -> None:
     arguments, message = WRONG[what]
-    with pytest.raises(RegistrationError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         DerivedMetric(*arguments)
 
 

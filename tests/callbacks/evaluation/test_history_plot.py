@@ -17,7 +17,7 @@ from hookline.callbacks import evaluation
 from hookline.callbacks._plots import save_figure
 from hookline.callbacks.evaluation import history_plot
 from hookline.callbacks.evaluation.history_plot import Curve, HistoryPlot, draw, panels
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.records import MetricRow
 from hookline.run import History
 from hookline.testing import tiny_data
@@ -283,7 +283,7 @@ def test_a_picture_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
 
 
 def test_a_format_that_is_not_known_is_refused() -> None:
-    with pytest.raises(RegistrationError, match=r"formats=\('bmp',\)\): choose from png, pdf, svg"):
+    with pytest.raises(ArgumentError, match=r"HistoryPlot\(formats="):
         HistoryPlot(formats="bmp")
 
 

@@ -27,7 +27,7 @@ from hookline.callbacks.evaluation._image_grid import (
     sheet,
 )
 from hookline.callbacks.evaluation.image_samples import ImageSamples
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 from hookline.loop import Loop, Task
 from hookline.records import ImageRow
 from tests.support import crash_at, fit
@@ -385,7 +385,7 @@ def test_what_cannot_be_shown_is_said_and_stops_nothing(callback: ImageSamples, 
 
 
 def test_arguments_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(RegistrationError, match=r"stage='validation'\): use one of train, val, test"):
+    with pytest.raises(ArgumentError, match=r"ImageSamples\(stage='validation'\): must be 'train', 'val' or 'test'\."):
         ImageSamples(stage="validation")  # type: ignore[arg-type]
-    with pytest.raises(RegistrationError, match=r"count=0\): give a number from 1 to 64"):
+    with pytest.raises(ArgumentError, match=r"count=0\): must be from 1 to 64"):
         ImageSamples(count=0)

@@ -19,7 +19,7 @@ from torchmetrics.wrappers import ClasswiseWrapper
 import hookline as hl
 from hookline.callbacks import EarlyStopping
 from hookline.callbacks.evaluation import Metrics
-from hookline.errors import MetricError, RegistrationError
+from hookline.errors import ArgumentError, MetricError
 from hookline.loop import SupervisedTask, Trainer
 from hookline.testing import TinyModel, tiny_data
 from tests.support import CE, crash_at, fit, is_quiet, same_tensors
@@ -301,17 +301,17 @@ def test_a_name_that_the_task_logs_as_a_number_is_refused() -> None:
 
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
-    "nothing": (lambda: Metrics({}), "give metrics by name"),
-    "a list": (lambda: Metrics([f1()]), "give metrics by name"),  # type: ignore[arg-type]
-    "one without a name": (lambda: Metrics(f1()), "give metrics by name"),  # type: ignore[arg-type]
-    "a class": (lambda: Metrics({"f1": MulticlassF1Score}), r"write MulticlassF1Score\(…\)"),
-    "a text": (lambda: Metrics({"f1": "f1"}), "give a torchmetrics object"),
-    "a name with its stage": (lambda: Metrics({"val/f1": f1()}), "leave out the stage"),
-    "an unknown stage": (lambda: Metrics({"f1": f1()}, stages=("validation",)), "use some of train, val, test"),
-    "no stage": (lambda: Metrics({"f1": f1()}, stages=()), "use some of train, val, test"),
+    "nothing": (lambda: Metrics({}), "must be metrics by name"),
+    "a list": (lambda: Metrics([f1()]), "must be a dict"),  # type: ignore[arg-type]
+    "one without a name": (lambda: Metrics(f1()), "must be metrics by name"),  # type: ignore[arg-type]
+    "a class": (lambda: Metrics({"f1": MulticlassF1Score}), r"Write MulticlassF1Score\(…\)"),
+    "a text": (lambda: Metrics({"f1": "f1"}), "Give a torchmetrics object"),
+    "a name with its stage": (lambda: Metrics({"val/f1": f1()}), "Hookline adds the stage"),
+    "an unknown stage": (lambda: Metrics({"f1": f1()}, stages=("validation",)), "use one or more of train, val, test"),
+    "no stage": (lambda: Metrics({"f1": f1()}, stages=()), "use one or more of train, val, test"),
     "targets that are no function": (
         lambda: Metrics({"f1": f1()}, targets="labels"),  # type: ignore[arg-type]
-        "give a function of run",
+        "must be a function or None",
     ),
 }
 
@@ -321,7 +321,7 @@ def test_what_means_nothing_is_refused_at_once() -> None:
     for what, (make, message) in WRONG.items():
         try:
             wrong[what] = f"gives {make()!r}"
-        except RegistrationError as error:
+        except ArgumentError as error:
             if not re.search(message, str(error)):
                 wrong[what] = str(error)
     assert wrong == {}

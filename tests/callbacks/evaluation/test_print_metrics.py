@@ -12,7 +12,7 @@ import torch
 
 import hookline as hl
 from hookline.callbacks.evaluation import PrintMetrics
-from hookline.errors import DurationError, RegistrationError
+from hookline.errors import ArgumentError, DurationError
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
 from tests.support import CE, fit, is_quiet
@@ -143,11 +143,14 @@ def test_it_listens_to_no_event_of_a_step() -> None:
 
 
 def test_what_means_nothing_is_refused_at_once() -> None:
-    with pytest.raises(RegistrationError, match="format='no'"):
+    with pytest.raises(ArgumentError, match="format='no'"):
         PrintMetrics(format="no")
-    with pytest.raises(RegistrationError, match="give a file"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"PrintMetrics\(stream='log\.txt'\): must be a text file that is open for writing or None\.",
+    ):
         PrintMetrics(stream="log.txt")  # type: ignore[arg-type]
-    with pytest.raises(RegistrationError, match="the names of metrics are texts"):
+    with pytest.raises(ArgumentError, match="must be a string or a list of strings"):
         PrintMetrics((1,))  # type: ignore[arg-type]
     with pytest.raises(DurationError):
         PrintMetrics(every="often")

@@ -21,7 +21,7 @@ from hookline.callbacks.saving.checkpointer import Checkpointer
 from hookline.callbacks.saving.export_model import ExportModel
 from hookline.callbacks.saving.save_best import SaveBest
 from hookline.callbacks.weights import EMA, Pruning
-from hookline.errors import HooklineWarning, MetricError, RegistrationError, SetupError
+from hookline.errors import ArgumentError, HooklineWarning, MetricError, SetupError
 from hookline.events import Callback, on
 from hookline.loop import SupervisedTask, Task
 from hookline.testing import TinyModel, run_script, tiny_data
@@ -429,15 +429,15 @@ def test_a_finished_run_that_is_opened_again_keeps_its_file(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"format": "keras"}, "use one of pt2, onnx, torchscript"),
-        ({"on_error": "ignore"}, "use 'raise' or 'warn'"),
-        ({"tolerance": -1}, "0 or more"),
-        ({"monitor": "val/odd"}, "Pass mode="),
-        ({"monitor": "val/loss", "averaged": True}, "leave out averaged"),
+        ({"format": "keras"}, r"ExportModel\(format='keras'\): must be 'pt2', 'onnx' or 'torchscript'\."),
+        ({"on_error": "ignore"}, r"ExportModel\(on_error='ignore'\): must be 'raise' or 'warn'\."),
+        ({"tolerance": -1}, r"ExportModel\(tolerance=-1\): must be >= 0\."),
+        ({"monitor": "val/odd"}, r"ExportModel\(monitor="),
+        ({"monitor": "val/loss", "averaged": True}, r"ExportModel\(averaged="),
     ],
 )
 def test_a_wrong_argument_is_named(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(RegistrationError, match=words):
+    with pytest.raises(ArgumentError, match=words):
         ExportModel(**given)
 
 

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from hookline.callbacks.debug import LimitBatches
 from hookline.callbacks.saving import _predictions
 from hookline.callbacks.saving.prediction_writer import PredictionWriter
-from hookline.errors import DataError, RegistrationError, SetupError
+from hookline.errors import ArgumentError, DataError, SetupError
 from hookline.events import Callback, on
 from hookline.loop import Loop, SupervisedTask, Trainer
 from hookline.testing import TinyModel, start_script, tiny_data
@@ -434,15 +434,15 @@ def test_swapped_weights_are_what_is_predicted_with(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"interval": "step"}, "use 'batch' or 'epoch'"),
+        ({"interval": "step"}, r"PredictionWriter\(interval='step'\): must be 'batch' or 'epoch'\."),
         ({"format": "excel"}, "'parquet', 'csv', 'npz', or a function"),
-        ({"stages": ()}, "choose from predict, val, test"),
-        ({"stages": "train"}, "choose from predict, val, test"),
-        ({"batches_per_file": 0}, "give 1 or more"),
+        ({"stages": ()}, r"PredictionWriter\(stages="),
+        ({"stages": "train"}, r"PredictionWriter\(stages="),
+        ({"batches_per_file": 0}, r"PredictionWriter\(batches_per_file=0\): must be >= 1\."),
     ],
 )
 def test_a_wrong_argument_is_named(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(RegistrationError, match=words):
+    with pytest.raises(ArgumentError, match=words):
         PredictionWriter(**given)
 
 

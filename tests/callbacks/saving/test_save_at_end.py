@@ -19,7 +19,7 @@ from hookline.callbacks.saving._source import packed
 from hookline.callbacks.saving.checkpointer import Checkpointer
 from hookline.callbacks.saving.save_at_end import SaveAtEnd
 from hookline.callbacks.saving.save_best import SaveBest
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.events import on
 from hookline.loop import SupervisedTask, Task, Trainer
 from hookline.testing import TinyModel, tiny_data
@@ -178,7 +178,7 @@ def test_predicting_at_the_end_changes_nothing_of_a_fit_that_goes_on(tmp_path: P
 
 @pytest.mark.parametrize("wrong", ["predict", ("val", "dev")])
 def test_a_stage_that_does_not_exist_is_named(wrong: Any) -> None:
-    with pytest.raises(RegistrationError, match="val, test, train"):
+    with pytest.raises(ArgumentError, match="val, test, train"):
         SaveAtEnd(predictions=wrong)
 
 

@@ -17,7 +17,7 @@ from hookline.callbacks.saving.checkpointer import Checkpointer
 from hookline.callbacks.saving.save_best import SaveBest
 from hookline.callbacks.weights import EMA, Pruning, QuantizationAwareTraining
 from hookline.checkpoint import Store
-from hookline.errors import CheckpointWriteError, MetricError, RegistrationError, SetupError
+from hookline.errors import ArgumentError, CheckpointWriteError, MetricError, SetupError
 from hookline.events import Callback, on
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
@@ -380,14 +380,14 @@ def test_a_metric_that_nobody_logs_is_found_before_the_first_step(tmp_path: Path
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"monitor": "val/odd"}, "Pass mode="),
-        ({"mode": "larger"}, "use 'min' or 'max'"),
+        ({"monitor": "val/odd"}, r"SaveBest\(monitor="),
+        ({"mode": "larger"}, r"SaveBest\(mode='larger'\): must be 'min', 'max' or None\."),
         ({"min_delta": -1.0}, "min_delta=-1.0"),
         ({"path": "best.pt"}, "safetensors"),
     ],
 )
 def test_a_wrong_argument_is_named(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(RegistrationError, match=words):
+    with pytest.raises(ArgumentError, match=words):
         SaveBest(**given)
 
 

@@ -26,7 +26,7 @@ from hookline.callbacks.saving import _remote
 from hookline.callbacks.saving._remote import RemoteFolder, UploadQueue
 from hookline.callbacks.saving.checkpointer import Checkpointer
 from hookline.callbacks.saving.upload import Upload
-from hookline.errors import Preempted, RegistrationError, SetupError
+from hookline.errors import ArgumentError, Preempted, SetupError
 from hookline.events import Callback, on
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
@@ -423,7 +423,7 @@ def test_live_files_are_uploaded_while_the_run_trains(tmp_path: Path, watched: t
     ],
 )
 def test_a_wrong_argument_is_named_and_no_password_is_shown(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(RegistrationError, match=words) as caught:
+    with pytest.raises(ArgumentError, match=words) as caught:
         Upload(**given)
     assert "hunter2" not in str(caught.value)
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from hookline.callbacks import Checkpointer
 from hookline.callbacks.schedule import AccumulationSchedule
-from hookline.errors import DurationError, RegistrationError
+from hookline.errors import ArgumentError, DurationError
 from hookline.events import Callback
 from hookline.testing import TinyModel, tiny_data
 from tests.support import crash_at, fit, same_tensors, sgd
@@ -110,17 +110,17 @@ def test_the_mapping_that_is_given_is_not_changed() -> None:
 @pytest.mark.parametrize(
     ("scheduling", "message"),
     [
-        ({}, "give moments"),
-        ([2, 3], "give moments"),
-        ({-1: 2}, "counted from 0"),
-        ({0: 0}, "from 1 on"),
-        ({0: 1.5}, "from 1 on"),
-        ({0: True}, "from 1 on"),
-        ({1: 2, "5st": 3}, "use one unit"),
+        ({}, r"AccumulationSchedule\(scheduling="),
+        ([2, 3], r"AccumulationSchedule\(scheduling="),
+        ({-1: 2}, r"AccumulationSchedule\(scheduling=\{-1: …\}\): must be >= 0\. The first epoch is 0\."),
+        ({0: 0}, r"AccumulationSchedule\(scheduling="),
+        ({0: 1.5}, r"AccumulationSchedule\(scheduling="),
+        ({0: True}, r"AccumulationSchedule\(scheduling="),
+        ({1: 2, "5st": 3}, r"AccumulationSchedule\(scheduling="),
     ],
 )
 def test_what_is_wrong_is_said_when_it_is_made(scheduling: Any, message: str) -> None:
-    with pytest.raises(RegistrationError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         AccumulationSchedule(scheduling)
 
 

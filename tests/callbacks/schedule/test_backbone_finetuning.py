@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from hookline.callbacks import Checkpointer, LambdaCallback
 from hookline.callbacks.schedule import BackboneFinetuning
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.loop import Trainer
 from hookline.testing import tiny_data
 from tests.support import CE, crash_at, fit, same_tensors
@@ -193,13 +193,25 @@ def test_a_model_without_such_a_layer_is_an_error_with_the_nearest_names() -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"unfreeze_backbone_at_epoch": -1}, "counted from 0"),
-        ({"unfreeze_backbone_at_epoch": "2ep"}, "whole number"),
-        ({"lambda_func": 0}, "above 0"),
-        ({"backbone_initial_ratio_lr": 0.0}, "above 0"),
-        ({"backbone_initial_lr": -1.0}, "above 0"),
+        ({"unfreeze_backbone_at_epoch": -1}, r"BackboneFinetuning\(unfreeze_backbone_at_epoch=-1\): must be >= 0\."),
+        (
+            {"unfreeze_backbone_at_epoch": "2ep"},
+            r"BackboneFinetuning\(unfreeze_backbone_at_epoch='2ep'\): must be an integer\.",
+        ),
+        (
+            {"lambda_func": 0},
+            r"BackboneFinetuning\((backbone_initial_lr|backbone_initial_ratio_lr|lambda_func).*\): must be",
+        ),
+        (
+            {"backbone_initial_ratio_lr": 0.0},
+            r"BackboneFinetuning\((backbone_initial_lr|backbone_initial_ratio_lr|lambda_func).*\): must be",
+        ),
+        (
+            {"backbone_initial_lr": -1.0},
+            r"BackboneFinetuning\((backbone_initial_lr|backbone_initial_ratio_lr|lambda_func).*\): must be",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_when_it_is_made(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(RegistrationError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         BackboneFinetuning(**options)

@@ -14,7 +14,7 @@ from hookline.callbacks import Checkpointer, LambdaCallback
 from hookline.callbacks._memory import is_out_of_memory
 from hookline.callbacks.schedule import BatchSizeFinder, LRSchedule
 from hookline.callbacks.schedule._finders import largest
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.loop import SupervisedTask
 from hookline.records import ImageRow, TableRow, from_json
 from hookline.testing import TinyModel, tiny_data
@@ -210,13 +210,13 @@ def test_a_loader_that_cannot_be_made_anew_needs_a_function() -> None:
     ("options", "message"),
     [
         ({"mode": "linear"}, "'power' or 'binsearch'"),
-        ({"init_val": 0}, "1 or more"),
-        ({"steps_per_trial": 1.5}, "1 or more"),
-        ({"max_val": True}, "1 or more"),
-        ({"margin": 1.0}, "below 1"),
+        ({"init_val": 0}, r"BatchSizeFinder\((init_val|max_val|steps_per_trial).*\): must be"),
+        ({"steps_per_trial": 1.5}, r"BatchSizeFinder\((init_val|max_val|steps_per_trial).*\): must be"),
+        ({"max_val": True}, r"BatchSizeFinder\((init_val|max_val|steps_per_trial).*\): must be"),
+        ({"margin": 1.0}, r"BatchSizeFinder\(margin=1\.0\): must be >= 0 and < 1\."),
         ({"make_loader": 3}, "a function"),
     ],
 )
 def test_what_is_wrong_is_said_when_it_is_made(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(RegistrationError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         BatchSizeFinder(**options)

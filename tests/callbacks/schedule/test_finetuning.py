@@ -12,7 +12,7 @@ from torch import nn
 
 from hookline.callbacks import LambdaCallback, SpikeGuard
 from hookline.callbacks.schedule import Finetuning, LRSchedule
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
 from tests.support import CE, fit, same_tensors, sgd
@@ -198,14 +198,17 @@ def test_names_of_later_epochs_are_checked_before_training() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Finetuning("hidden", {-1: "hidden"}), "counted from 0"),
-        (lambda: Finetuning("hidden", {1: {"lr": 0.1}}), "give 'layers'"),
-        (lambda: Finetuning("hidden", {1: {"layers": "hidden", "rate": 1}}), "give 'layers'"),
+        (
+            lambda: Finetuning("hidden", {-1: "hidden"}),
+            r"Finetuning\(unfreeze=\{-1: …\}\): must be >= 0\. The first epoch is 0\.",
+        ),
+        (lambda: Finetuning("hidden", {1: {"lr": 0.1}}), r"Finetuning\(unfreeze="),
+        (lambda: Finetuning("hidden", {1: {"layers": "hidden", "rate": 1}}), r"Finetuning\(unfreeze="),
         (lambda: Finetuning("hidden", {1: ""}), "give names of layers or patterns"),
-        (lambda: Finetuning("hidden", lr=0.0), "above 0"),
-        (lambda: Finetuning("hidden", initial_denom_lr=0), "above 0"),
+        (lambda: Finetuning("hidden", lr=0.0), r"Finetuning\((initial_denom_lr|lr).*\): must be"),
+        (lambda: Finetuning("hidden", initial_denom_lr=0), r"Finetuning\((initial_denom_lr|lr).*\): must be"),
     ],
 )
 def test_what_is_wrong_is_said_when_it_is_made(make: Any, message: str) -> None:
-    with pytest.raises(RegistrationError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         make()

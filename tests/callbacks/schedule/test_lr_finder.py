@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from hookline.callbacks import Checkpointer, LambdaCallback
 from hookline.callbacks.schedule import LRFinder
 from hookline.callbacks.schedule._finders import rates, steepest
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.loop import Loop, Result, Task
 from hookline.records import ImageRow, from_json
 from hookline.testing import TinyModel, tiny_data
@@ -247,13 +247,16 @@ def test_an_own_loop_is_told_what_to_use() -> None:
     [
         ({"min_lr": 0.0}, "0 < min_lr < max_lr"),
         ({"min_lr": 1.0, "max_lr": 0.1}, "0 < min_lr < max_lr"),
-        ({"num_training_steps": 2}, "three or more"),
-        ({"num_training_steps": 11}, "two points or more"),
+        ({"num_training_steps": 2}, r"LRFinder\(num_training_steps="),
+        ({"num_training_steps": 11}, r"LRFinder\(num_training_steps="),
         ({"mode": "cosine"}, "'exponential' or 'linear'"),
-        ({"smoothing": 1.0}, "below 1"),
-        ({"early_stop_threshold": 0.5}, "above 1"),
+        ({"smoothing": 1.0}, r"LRFinder\(smoothing=1\.0\): must be >= 0 and < 1\."),
+        (
+            {"early_stop_threshold": 0.5},
+            r"LRFinder\(early_stop_threshold=0\.5\): must be > 1, or None for no early stop\.",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_when_it_is_made(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(RegistrationError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         LRFinder(**options)

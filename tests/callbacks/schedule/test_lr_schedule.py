@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, PolynomialLR
 
 from hookline.callbacks import LambdaCallback, LimitBatches
 from hookline.callbacks.schedule import AccumulationSchedule, LRSchedule
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.events import Callback
 from hookline.loop import Task
 from hookline.testing import TinyModel, tiny_data
@@ -235,21 +235,24 @@ def test_one_object_serves_two_runs() -> None:
 
 def test_what_is_wrong_is_said_when_it_is_made() -> None:
     rows: list[tuple[Any, str]] = [
-        (lambda: LRSchedule("cosin"), "did you mean 'cosine'"),
-        (lambda: LRSchedule("linear", cycles=3), "no such option; it takes warmup, total, start, end"),
+        (lambda: LRSchedule("cosin"), "Did you mean 'cosine'"),
+        (lambda: LRSchedule("linear", cycles=3), "no such option. It has warmup, total, start, end"),
         (lambda: LRSchedule("cosine", end=2.0), "from 0 to 1"),
-        (lambda: LRSchedule("cosine_restarts", cycles=0), "1 or more"),
-        (lambda: LRSchedule("wsd", decay_shape="cubic"), "choose from sqrt, linear, cosine"),
+        (lambda: LRSchedule("cosine_restarts", cycles=0), "must be an integer >= 1"),
+        (lambda: LRSchedule("wsd", decay_shape="cubic"), "use one of sqrt, linear, cosine"),
         (lambda: LRSchedule("cosine", warmup=500), "500st"),
         (lambda: LRSchedule(StepLR, warmup="1ep", step_size=1), "SequentialLR"),
-        (lambda: LRSchedule("cosine", every="1h"), "every so many steps or epochs"),
-        (lambda: LRSchedule("cosine", mode="min"), "only a plateau has a mode"),
-        (lambda: LRSchedule(3), "a class of torch, or a function"),  # type: ignore[arg-type]
-        (lambda: LRSchedule(StepLR(momentum_sgd([nn.Parameter(torch.zeros(1))]), 1)), "an instance goes to fit"),
+        (lambda: LRSchedule("cosine", every="1h"), "is not in steps or epochs"),
+        (lambda: LRSchedule("cosine", mode="min"), "is for 'plateau' only"),
+        (lambda: LRSchedule(3), "must be a string, a class or a function"),  # type: ignore[arg-type]
+        (
+            lambda: LRSchedule(StepLR(momentum_sgd([nn.Parameter(torch.zeros(1))]), 1)),
+            "must be a string, a class or a function",
+        ),
     ]
     wrong = []
     for make, message in rows:
-        with pytest.raises(RegistrationError) as caught:
+        with pytest.raises(ArgumentError) as caught:
             make()
         if message not in str(caught.value):
             wrong.append((message, str(caught.value)))

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from hookline.callbacks.schedule import LRSchedule
-from hookline.errors import MetricError, RegistrationError, SetupError
+from hookline.errors import ArgumentError, MetricError, SetupError
 from hookline.events import Callback
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
@@ -44,7 +44,7 @@ def test_a_plateau_lowers_the_rate_when_the_metric_stands_still() -> None:
 def test_a_plateau_of_an_accuracy_waits_for_a_larger_one() -> None:
     assert LRSchedule("plateau", monitor="val/acc").options["mode"] == "max"
     assert LRSchedule(ReduceLROnPlateau, monitor="val/odd", mode="min").options["mode"] == "min"
-    with pytest.raises(RegistrationError, match="Pass mode="):
+    with pytest.raises(ArgumentError, match=r"LRSchedule\(monitor="):
         LRSchedule("plateau", monitor="val/odd")
 
 
@@ -73,7 +73,7 @@ def test_a_plateau_of_a_training_loss_is_moved_after_evaluations() -> None:
 @pytest.mark.parametrize("schedule", ["plateau", ReduceLROnPlateau], ids=["name", "class"])
 @pytest.mark.parametrize("every", ["1st", "1ep"])
 def test_how_often_a_plateau_moves_cannot_be_said(schedule: Any, every: str) -> None:
-    with pytest.raises(RegistrationError, match=f"moves after evaluations; leave out every='{every}'"):
+    with pytest.raises(ArgumentError, match=f"steps after evaluations. Leave out every='{every}'"):
         LRSchedule(schedule, every=every)
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 import hookline as hl
 from hookline.callbacks import EarlyStopping
-from hookline.errors import DurationError, MetricError, RegistrationError, SetupError
+from hookline.errors import ArgumentError, DurationError, MetricError, RegistrationError, SetupError
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
 from tests.support import (
@@ -250,7 +250,7 @@ def test_the_mode_is_known_from_the_name() -> None:
 
 @pytest.mark.parametrize("monitor", ["val/thing", "val/loss_accuracy", "val/lossy", "val/"])
 def test_a_name_that_does_not_say_it_is_an_error(monitor: str) -> None:
-    with pytest.raises(RegistrationError, match=r"Pass mode='max' or mode='min'"):
+    with pytest.raises(ArgumentError, match=r"EarlyStopping\(monitor="):
         EarlyStopping(monitor)
     assert EarlyStopping(monitor, mode="max").mode == "max"
 
@@ -262,15 +262,23 @@ def test_the_mode_given_counts_more_than_the_name() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"mode": "smaller"}, RegistrationError, "use 'min' or 'max'"),
-        ({"patience": -1}, RegistrationError, "0 or more decisions"),
-        ({"patience": True}, RegistrationError, "0 or more decisions"),
+        ({"mode": "smaller"}, ArgumentError, r"EarlyStopping\(mode='smaller'\): must be 'min', 'max' or None\."),
+        ({"patience": -1}, ArgumentError, r"EarlyStopping\(patience.*\): must be"),
+        ({"patience": True}, ArgumentError, r"EarlyStopping\(patience.*\): must be"),
         ({"patience": "3 evaluations"}, DurationError, "evaluations"),
         ({"patience": "10ba"}, DurationError, "st"),
-        ({"min_delta": -0.1}, RegistrationError, "min_delta"),
-        ({"min_delta": NAN}, RegistrationError, "min_delta"),
-        ({"threshold_mode": "share"}, RegistrationError, "use 'abs' or 'rel'"),
-        ({"decide_at": "step"}, RegistrationError, "use 'eval', 'epoch' or 'interval'"),
+        ({"min_delta": -0.1}, ArgumentError, "min_delta"),
+        ({"min_delta": NAN}, ArgumentError, "min_delta"),
+        (
+            {"threshold_mode": "share"},
+            ArgumentError,
+            r"EarlyStopping\(threshold_mode='share'\): must be 'abs' or 'rel'\.",
+        ),
+        (
+            {"decide_at": "step"},
+            ArgumentError,
+            r"EarlyStopping\(decide_at='step'\): must be 'eval', 'epoch', 'interval' or None\.",
+        ),
         ({"start": "later"}, DurationError, "not a duration"),
     ],
 )

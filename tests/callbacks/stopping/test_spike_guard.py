@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import hookline as hl
 from hookline.callbacks.stopping import SpikeGuard, StopOnNaN
 from hookline.callbacks.stopping._spikes import FOLDER, TABLE, UsualValues
-from hookline.errors import MetricError, RegistrationError, SetupError
+from hookline.errors import ArgumentError, MetricError, SetupError
 from hookline.loop import Trainer
 from hookline.testing import Recorder, TinyModel, check_callback, tiny_data
 from tests.support import CE, at_step, fit, interrupt, json_lines, same_tensors, train_loop
@@ -702,22 +702,22 @@ def test_one_that_takes_snapshots_keeps_the_contract() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"monitor": "val/loss"}, r"monitor='val/loss'\): use 'loss' or 'gradients'"),
-        ({"action": "stop"}, r"action='stop'\): use 'skip' or 'rollback'"),
-        ({"method": "mean"}, r"method='mean'\): use 'zscore' or 'factor'"),
-        ({"threshold": 0}, "give more than 0"),
-        ({"threshold": NAN}, "give more than 0"),
-        ({"method": "factor", "threshold": 1.0}, "give more than 1"),
-        ({"warmup": 1}, "warmup is from 2 to window"),
-        ({"warmup": 200}, "warmup is from 2 to window"),
-        ({"max_spikes": -1}, "max_spikes 0 or more"),
+        ({"monitor": "val/loss"}, r"SpikeGuard\(monitor='val/loss'\): must be 'loss' or 'gradients'\."),
+        ({"action": "stop"}, r"SpikeGuard\(action='stop'\): must be 'skip' or 'rollback'\."),
+        ({"method": "mean"}, r"SpikeGuard\(method='mean'\): must be 'zscore' or 'factor'\."),
+        ({"threshold": 0}, r"SpikeGuard\(threshold.*\): must be"),
+        ({"threshold": NAN}, r"SpikeGuard\(threshold.*\): must be"),
+        ({"method": "factor", "threshold": 1.0}, r"SpikeGuard\(threshold=1\.0\): must be finite and > 1\."),
+        ({"warmup": 1}, r"SpikeGuard\(window="),
+        ({"warmup": 200}, r"SpikeGuard\(window="),
+        ({"max_spikes": -1}, r"SpikeGuard\(window="),
         ({"snapshot_every": "7 days ago"}, "not a duration"),
     ],
 )
 def test_a_wrong_option_is_an_error_that_says_what_to_write(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         SpikeGuard(**options)
-    assert isinstance(caught.value, RegistrationError | hl.errors.DurationError)
+    assert isinstance(caught.value, ArgumentError | hl.errors.DurationError)
 
 
 def test_two_guards_do_not_hold_one_anothers_snapshots() -> None:

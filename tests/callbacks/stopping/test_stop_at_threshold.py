@@ -11,7 +11,7 @@ import pytest
 
 import hookline as hl
 from hookline.callbacks.stopping import StopAtThreshold
-from hookline.errors import DurationError, MetricError, RegistrationError, SetupError
+from hookline.errors import ArgumentError, DurationError, MetricError, SetupError
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, drive, tiny_data
 from tests.support import CE, at_step, fit, interrupt, train_loop
@@ -193,14 +193,22 @@ def test_an_evaluation_between_two_fits_does_not_make_it_forget(other: bool) -> 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"when": "crossed"}, RegistrationError, "use 'reached' or 'missed'"),
-        ({"threshold": NAN}, RegistrationError, "give a finite number"),
-        ({"threshold": "0.5"}, RegistrationError, "give a finite number"),
-        ({"threshold": True}, RegistrationError, "give a finite number"),
-        ({"patience": -1}, RegistrationError, "0 or more decisions"),
+        ({"when": "crossed"}, ArgumentError, r"StopAtThreshold\(when='crossed'\): must be 'reached' or 'missed'\."),
+        ({"threshold": NAN}, ArgumentError, r"StopAtThreshold\(threshold.*\): must be"),
+        ({"threshold": "0.5"}, ArgumentError, r"StopAtThreshold\(threshold.*\): must be"),
+        ({"threshold": True}, ArgumentError, r"StopAtThreshold\(threshold.*\): must be"),
+        (
+            {"patience": -1},
+            ArgumentError,
+            r"StopAtThreshold\(patience=-1\): must be >= 0, or a duration such as '2ep'\.",
+        ),
         ({"patience": "long"}, DurationError, "not a duration"),
-        ({"decide_at": "step"}, RegistrationError, "use 'eval', 'epoch' or 'interval'"),
-        ({"monitor": "val/thing"}, RegistrationError, "Pass mode='max' or mode='min'"),
+        (
+            {"decide_at": "step"},
+            ArgumentError,
+            r"StopAtThreshold\(decide_at='step'\): must be 'eval', 'epoch', 'interval' or None\.",
+        ),
+        ({"monitor": "val/thing"}, ArgumentError, r"StopAtThreshold\(monitor="),
     ],
 )
 def test_a_wrong_option_is_an_error_that_says_what_to_write(

@@ -13,7 +13,7 @@ from torch import nn
 
 import hookline as hl
 from hookline.callbacks.stopping import StopOnConstantPredictions
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
 from tests.support import at_step, fit, interrupt
@@ -191,14 +191,14 @@ def test_outputs_that_say_no_predictions_are_an_error_that_says_what_to_do(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"action": "print"}, "use 'stop' or 'warn'"),
-        ({"patience": 0}, "give 1 or more evaluations"),
-        ({"patience": "2ep"}, "give 1 or more evaluations"),
-        ({"tolerance": -1.0}, "the tolerance 0 or more"),
-        ({"value": math.nan}, "give finite numbers"),
-        ({"predictions": "argmax"}, "give a function of the outputs"),
+        ({"action": "print"}, r"StopOnConstantPredictions\(action='print'\): must be 'stop' or 'warn'\."),
+        ({"patience": 0}, r"StopOnConstantPredictions\(patience.*\): must be"),
+        ({"patience": "2ep"}, r"StopOnConstantPredictions\(patience.*\): must be"),
+        ({"tolerance": -1.0}, r"StopOnConstantPredictions\(tolerance=-1\.0\): must be >= 0\."),
+        ({"value": math.nan}, r"StopOnConstantPredictions\(value=nan\): must be a number or None\."),
+        ({"predictions": "argmax"}, r"StopOnConstantPredictions\(predictions='argmax'\): must be a function or None\."),
     ],
 )
 def test_a_wrong_option_is_an_error_that_says_what_to_write(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(RegistrationError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         StopOnConstantPredictions(**options)

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import hookline as hl
 from hookline.callbacks.stopping import SpikeGuard, StopOnNaN
-from hookline.errors import DurationError, MetricError, RegistrationError
+from hookline.errors import ArgumentError, DurationError, MetricError
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
 from tests.support import CE, at_step, fit, interrupt, same_tensors, train_loop
@@ -498,9 +498,9 @@ def test_a_finite_run_is_not_changed_in_any_bit() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"monitor": ()}, RegistrationError, "name 'loss', 'gradients' or metrics"),
-        ({"monitor": ("loss", 3)}, RegistrationError, "name 'loss', 'gradients' or metrics"),
-        ({"monitor": "val/loss", "every": "3st"}, RegistrationError, "every is for 'loss' and 'gradients'"),
+        ({"monitor": ()}, ArgumentError, r"StopOnNaN\(monitor="),
+        ({"monitor": ("loss", 3)}, ArgumentError, r"StopOnNaN\(monitor="),
+        ({"monitor": "val/loss", "every": "3st"}, ArgumentError, r"StopOnNaN\(every="),
         ({"every": "often"}, DurationError, "not a duration"),
     ],
 )

@@ -13,7 +13,7 @@ import torch
 
 import hookline as hl
 from hookline.checkpoint import Store
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 from hookline.testing import start_script, tiny_data
 from tests.support import at_step, crash_at, fit, press_ctrl_c, same_tensors, saved_steps, weights_of
 
@@ -114,7 +114,10 @@ def test_a_signal_that_the_program_ignores_stays_ignored(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ("SIGUSR3", r"StopOnSignal\('SIGUSR3'\): no such signal; write for example StopOnSignal\('SIGUSR1'\)"),
+        (
+            "SIGUSR3",
+            r"StopOnSignal\(signals='SIGUSR3'\): no such signal\. Write for example StopOnSignal\('SIGUSR1'\)\.",
+        ),
         ("usr1", "no such signal"),
         (4711, "no such signal"),
         ("SIGKILL", "no program can catch it"),
@@ -123,12 +126,12 @@ def test_a_signal_that_the_program_ignores_stays_ignored(tmp_path: Path) -> None
     ],
 )
 def test_what_cannot_be_listened_to_is_refused_when_the_callback_is_made(given: Any, why: str) -> None:
-    with pytest.raises(RegistrationError, match=why):
+    with pytest.raises(ArgumentError, match=why):
         hl.StopOnSignal(given)
 
 
 def test_a_requeue_that_cannot_be_called_is_refused_when_the_callback_is_made() -> None:
-    with pytest.raises(RegistrationError, match=r"requeue='sbatch'\): give a function of run, or 'slurm'"):
+    with pytest.raises(ArgumentError, match=r"StopOnSignal\(requeue='sbatch'\): must be a function, 'slurm' or None\."):
         hl.StopOnSignal(requeue="sbatch")  # type: ignore[arg-type]
 
 

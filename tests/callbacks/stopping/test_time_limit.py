@@ -10,7 +10,7 @@ import pytest
 
 import hookline as hl
 from hookline.callbacks.stopping import TimeLimit
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, drive, tiny_data
 from tests.support import at_step, fit, interrupt, same_tensors, saved_steps, set_time, weights_of
@@ -165,20 +165,26 @@ def test_in_real_time_one_part_goes_on_from_the_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "give a duration, such as TimeLimit"),
-        ({"duration": "10ep"}, r"duration='10ep'\): give a time, such as '90s'"),
+        ({}, r"TimeLimit\(\): has no limit\. Write for example duration='2h', or until=…\."),
+        (
+            {"duration": "10ep"},
+            r"TimeLimit\(duration='10ep'\): must be a time, such as '90s', '30m', '1h30m' or '2d'\.",
+        ),
         ({"duration": "01:30:00"}, "is not a duration"),
-        ({"duration": 90}, "90 has no unit"),
-        ({"duration": timedelta(0)}, "give more than no time"),
-        ({"duration": "1h", "count": "epoch"}, "use 'run' .* or 'process'"),
-        ({"duration": "1h", "margin": "1h"}, "leaves nothing of the 1h"),
-        ({"duration": "1h", "margin": "3st"}, r"margin='3st'\): give a time"),
-        ({"until": datetime(2100, 1, 1)}, "give a datetime with a time zone"),
-        ({"until": "2100-01-01"}, "give a datetime with a time zone"),
+        ({"duration": 90}, r"TimeLimit\(duration=90\): must be a timedelta, a duration such as '2ep' or None\."),
+        ({"duration": timedelta(0)}, r"TimeLimit\(duration.*\): must be"),
+        ({"duration": "1h", "count": "epoch"}, r"TimeLimit\(count='epoch'\): must be 'run' or 'process'\."),
+        ({"duration": "1h", "margin": "1h"}, r"TimeLimit\(margin='1h'\): leaves no time of the 1h for training\."),
+        (
+            {"duration": "1h", "margin": "3st"},
+            r"TimeLimit\(margin='3st'\): must be a time, such as '90s', '30m', '1h30m' or '2d'\.",
+        ),
+        ({"until": datetime(2100, 1, 1)}, r"TimeLimit\(until="),
+        ({"until": "2100-01-01"}, r"TimeLimit\(until="),
     ],
 )
 def test_a_wrong_option_is_an_error_that_says_what_to_write(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(RegistrationError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         TimeLimit(**arguments)
 
 

@@ -27,7 +27,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hookline.callbacks import Checkpointer, LambdaCallback
 from hookline.callbacks.watch._model_inspection import Seen, layers, render
 from hookline.callbacks.watch.model_summary import ModelSummary
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 from hookline.events.spec import STEP_EVENTS
 from hookline.events.validate import overridden
 from hookline.loop import Task, Trainer
@@ -232,7 +232,7 @@ def test_depth_is_how_deep_it_looks(summarize: Any) -> None:
 
 @pytest.mark.parametrize("depth", [0, -1, True, 1.5, "2"])
 def test_a_depth_that_is_none_is_refused(depth: Any) -> None:
-    with pytest.raises(RegistrationError, match=r"depth=.*1 or more"):
+    with pytest.raises(ArgumentError, match=r"ModelSummary\(depth.*\): must be"):
         ModelSummary(depth)
 
 

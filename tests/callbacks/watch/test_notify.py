@@ -28,7 +28,7 @@ from hookline.callbacks import Checkpointer, HistoryPlot, LambdaCallback
 from hookline.callbacks.watch import _notify
 from hookline.callbacks.watch._notify import Alert, Message, Outbox
 from hookline.callbacks.watch.notify import Notify
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.events import Callback
 from hookline.testing import drive, start_script, tiny_data
 from tests.support import at_step, crash_at, fit, wait_until
@@ -239,7 +239,7 @@ def refusal(**arguments: Any) -> str:
     """How ``Notify`` refuses these arguments, with its notes; nothing if it takes them."""
     try:
         Notify(**arguments)
-    except RegistrationError as error:
+    except ArgumentError as error:
         return f"{error} {error!r} {getattr(error, '__notes__', '')}"
     return ""
 
@@ -252,7 +252,6 @@ def test_a_condition_that_cannot_be_read_is_refused_with_an_example() -> None:
         "val/loss > two",
         "val/loss > nan",
         "val/loss is not finite",
-        3,
     ]
     refusals = {text: refusal(webhook="https://example.org", when=(text,)) for text in texts}
     assert {text: said for text, said in refusals.items() if "such as 'val/loss > 2'" not in said} == {}
@@ -455,12 +454,6 @@ def test_files_that_are_too_large_stay_and_this_is_said(
     assert "1.0 MB is too large to send: b.png" in body["text"]
 
 
-def test_the_name_of_a_run_cannot_add_a_header() -> None:
-    driven = drive(Notify(webhook="http://127.0.0.1:9"), ["setup"], name="p/x\nBcc: thief@example.org")
-    message = _notify.compose(driven.run, "end", "has ended", why="", metrics=(), attach=())
-    assert message.as_mail("a@b.c", ["d@e.f"])["Bcc"] is None
-
-
 # -- servers that are no good ------------------------------------------------------------------------
 
 
@@ -570,7 +563,7 @@ def test_other_services_get_the_text_through_apprise(web: Web) -> None:
     assert web.bodies[0]["title"] == "zoo/owl has ended"
     assert "val/loss = " in web.bodies[0]["message"]
     assert "S3CRET" not in repr(Notify(apprise="json://example.org/S3CRET"))
-    with pytest.raises(RegistrationError, match="apprise does not know address 1"):
+    with pytest.raises(ArgumentError, match="apprise does not know address 1"):
         Notify(apprise="nowhere://S3CRET")
 
 
@@ -584,7 +577,7 @@ def test_apprise_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({}, "say where to"),
+    ({}, "has no address"),
     ({"webhook": "file:///etc/passwd"}, "begins with https://"),
     ({"webhook": "hooks.example.org/S3CRET"}, "begins with https://"),
     ({"webhook": "https://example.org/S3CRET x"}, "white space"),
@@ -595,19 +588,19 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"webhook": "https://[::1/S3CRET"}, "in no right form"),
     ({"webhook": "https:///S3CRET"}, "has no host"),
     ({"webhook": "https://me:S3CRET@example.org/x"}, "a user and a password"),
-    ({"to": "me@example.org"}, "say through which server"),
+    ({"to": "me@example.org"}, "needs a mail server"),
     ({"to": "me", "smtp": "mail.example.org"}, "mail addresses"),
     ({"to": "me@example.org\nBcc: x@y.z", "smtp": "mail.example.org"}, "mail addresses"),
-    ({"smtp": "mail.example.org"}, "mail addresses"),
-    ({"to": "me@example.org", "smtp": "mail.example.org:many"}, "give 'mail.example.org'"),
-    ({"to": "me@example.org", "smtp": "me:pw@mail.example.org"}, "give 'mail.example.org'"),
-    ({"to": "me@example.org", "smtp": "mail.example.org", "user": "me"}, "give user and password"),
-    ({"to": "me@example.org", "smtp": "mail.example.org", "security": "tls"}, "use one of starttls, ssl, none"),
+    ({"smtp": "mail.example.org"}, "needs an address"),
+    ({"to": "me@example.org", "smtp": "mail.example.org:many"}, "must be 'mail.example.org'"),
+    ({"to": "me@example.org", "smtp": "me:pw@mail.example.org"}, "must be 'mail.example.org'"),
+    ({"to": "me@example.org", "smtp": "mail.example.org", "user": "me"}, "needs both or neither"),
+    ({"to": "me@example.org", "smtp": "mail.example.org", "security": "tls"}, "must be 'starttls', 'ssl' or 'none'"),
     (
         {"to": "me@example.org", "smtp": "mail.example.org", "user": "m", "password": "p", "security": "none"},
-        "all could read the password",
+        "the password would be readable",
     ),
-    ({"webhook": "https://example.org", "on": "start"}, "choose from end, stop, exception, epoch"),
+    ({"webhook": "https://example.org", "on": "start"}, "use one or more of end, stop, exception, epoch"),
     ({"webhook": "https://example.org", "timeout": 0}, "seconds"),
 ]
 

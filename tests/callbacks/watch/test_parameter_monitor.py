@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hookline.callbacks import Checkpointer, LambdaCallback
 from hookline.callbacks.watch.parameter_monitor import ParameterMonitor
-from hookline.errors import DurationError, Preempted, RegistrationError, SetupError
+from hookline.errors import ArgumentError, DurationError, Preempted, SetupError
 from hookline.events.spec import STEP_EVENTS
 from hookline.events.validate import overridden
 from hookline.loop import Result
@@ -163,10 +163,10 @@ def test_a_name_that_means_no_parameter_is_an_error_with_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"statistics": "median"}, RegistrationError, "choose from norm, mean, std, zeros"),
-        ({"statistics": ()}, RegistrationError, "choose from"),
-        ({"layers": False}, RegistrationError, "give True for all"),
-        ({"layers": ()}, RegistrationError, "give names of layers or patterns"),
+        ({"statistics": "median"}, ArgumentError, r"ParameterMonitor\(statistics="),
+        ({"statistics": ()}, ArgumentError, r"ParameterMonitor\(statistics="),
+        ({"layers": False}, ArgumentError, "give True for all"),
+        ({"layers": ()}, ArgumentError, "give names of layers or patterns"),
         ({"every": "5ba"}, DurationError, "st"),
     ],
 )

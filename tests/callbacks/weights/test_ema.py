@@ -21,7 +21,7 @@ import hookline as hl
 from hookline.callbacks import Checkpointer, EarlyStopping
 from hookline.callbacks.weights import EMA
 from hookline.checkpoint import Store
-from hookline.errors import CheckpointMismatchError, DurationError, OrderError, RegistrationError
+from hookline.errors import ArgumentError, CheckpointMismatchError, DurationError, OrderError, RegistrationError
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, check_callback, tiny_data
 from tests.support import CE, crash_at, fit, same_tensors, sgd
@@ -486,13 +486,13 @@ def test_two_averages_that_both_end_in_the_model_are_an_error() -> None:
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0, 1.5])
 def test_a_decay_that_is_no_share_is_refused(decay: float) -> None:
-    with pytest.raises(RegistrationError, match=rf"EMA\(decay={decay}\).*0\.999 is usual"):
+    with pytest.raises(ArgumentError, match=rf"EMA\(decay={decay}\)"):
         EMA(decay)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float33", torch.int32])
 def test_a_dtype_without_fractions_is_refused(dtype: Any) -> None:
-    with pytest.raises(RegistrationError, match=r"EMA\(dtype=.*such as 'float32'"):
+    with pytest.raises(ArgumentError, match=r"EMA\(dtype=.*such as 'float32'"):
         EMA(dtype=dtype)
 
 

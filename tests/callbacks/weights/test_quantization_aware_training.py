@@ -16,7 +16,7 @@ import hookline as hl
 from hookline.callbacks import Checkpointer
 from hookline.callbacks.weights import EMA, SWA, Pruning, QuantizationAwareTraining
 from hookline.checkpoint import Store
-from hookline.errors import CheckpointMismatchError, DurationError, RegistrationError, SetupError
+from hookline.errors import ArgumentError, CheckpointMismatchError, DurationError, SetupError
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
 from tests.support import CE, crash_at, fit, same_tensors, sgd, state_of
@@ -296,14 +296,14 @@ def test_after_a_fit_that_leaves_the_average_out_the_converted_model_is_what_is_
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weight_bits": 1}, r"weight_bits=1\): give 2 to 8"),
-        ({"weight_bits": 16}, r"weight_bits=16\): give 2 to 8"),
-        ({"activation_bits": 4}, r"activation_bits=4\): give 8, or None"),
-        ({"group_size": 0}, r"group_size=0\): give 1 or more"),
+        ({"weight_bits": 1}, r"QuantizationAwareTraining\(weight_bits=1\): must be from 2 to 8\."),
+        ({"weight_bits": 16}, r"QuantizationAwareTraining\(weight_bits=16\): must be from 2 to 8\."),
+        ({"activation_bits": 4}, r"QuantizationAwareTraining\(activation_bits=4\): must be 8, or None\."),
+        ({"group_size": 0}, r"QuantizationAwareTraining\(group_size=0\): must be >= 1, or None\."),
     ],
 )
 def test_a_number_that_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(RegistrationError, match=message):
+    with pytest.raises(ArgumentError, match=message):
         QuantizationAwareTraining(**options)
 
 

@@ -21,7 +21,7 @@ import hookline as hl
 from hookline.callbacks import Checkpointer, LRMonitor
 from hookline.callbacks.weights import EMA, SWA
 from hookline.checkpoint import Store
-from hookline.errors import DurationError, OrderError, RegistrationError, SetupError
+from hookline.errors import ArgumentError, DurationError, OrderError, SetupError
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, check_callback, tiny_data
 from tests.support import CE, crash_at, fit, same_tensors, sgd, state_of
@@ -366,12 +366,12 @@ def test_every_checkpoint_holds_the_raw_weights(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lrs", [0, -0.1, [0.1, 0.0], "0.1", [True]])
 def test_a_learning_rate_that_is_none_is_refused(lrs: Any) -> None:
-    with pytest.raises(RegistrationError, match=r"SWA\(swa_lrs=.*above 0"):
+    with pytest.raises(ArgumentError, match=r"SWA\(swa_lrs.*\): must be"):
         SWA(lrs)
 
 
 def test_a_strategy_that_is_none_is_refused() -> None:
-    with pytest.raises(RegistrationError, match="give 'cos' or 'linear'"):
+    with pytest.raises(ArgumentError, match=r"SWA\(annealing_strategy='cosine'\): must be 'cos' or 'linear'\."):
         SWA(annealing_strategy="cosine")  # type: ignore[arg-type]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.events import Callback
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class DryRun(Callback):
         batches: Number of batches for the training epoch, and for each evaluation, test and prediction.
 
     Raises:
-        RegistrationError: If ``batches`` is below 1.
+        ArgumentError: If ``batches`` is below 1.
         SetupError: If the run would resume from a checkpoint, or the trainer has already trained an epoch and
             ``extend`` is not given.
 
@@ -54,8 +54,8 @@ class DryRun(Callback):
     writes = ("weights", "batch")
 
     def __init__(self, batches: int = 1) -> None:
-        if not isinstance(batches, int) or isinstance(batches, bool) or batches < 1:
-            raise RegistrationError(f"DryRun({batches!r}): give a number of batches, 1 or more")
+        if batches < 1:
+            raise ArgumentError(f"DryRun(batches={batches!r}): must be >= 1.")
         self.batches = batches
         self._reset()
 

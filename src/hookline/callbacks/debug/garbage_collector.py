@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 from hookline.events import Callback
 from hookline.progress import Duration
 
@@ -28,7 +28,7 @@ class GarbageCollector(Callback):
         generation: Oldest generation to collect. 2: all objects. 1: faster, but old objects are not collected.
 
     Raises:
-        RegistrationError: If ``every`` is not a number of steps, or ``generation`` is not 0, 1 or 2.
+        ArgumentError: If ``every`` is not a number of steps, or ``generation`` is not 0, 1 or 2.
 
     Example:
         >>> import torch
@@ -47,7 +47,7 @@ class GarbageCollector(Callback):
     def __init__(self, every: int | str | Duration = 1000, *, generation: int = 2) -> None:
         self.every = _steps(every)
         if generation not in (0, 1, 2):
-            raise RegistrationError(f"GarbageCollector(generation={generation!r}): choose 0, 1 or 2; 2 is all")
+            raise ArgumentError(f"GarbageCollector(generation={generation!r}): must be 0, 1 or 2.")
         self.generation = generation
         self._is_off = False
 
@@ -102,11 +102,11 @@ def _steps(every: int | str | Duration) -> int:
     else:
         duration = Duration.parse(every, "GarbageCollector(every=…)")
         if duration.unit != "st":
-            raise RegistrationError(
-                f"GarbageCollector(every={str(duration)!r}): give a number of steps, such as 500 or '500st'; "
-                f"all ranks must collect in the same step"
+            raise ArgumentError(
+                f"GarbageCollector(every={str(duration)!r}): must be a number of steps, because all ranks collect in "
+                f"the same step. Write 500 or '500st'."
             )
         steps = int(duration.value)
     if steps < 1:
-        raise RegistrationError(f"GarbageCollector(every={every!r}): give 1 step or more")
+        raise ArgumentError(f"GarbageCollector(every={every!r}): must be >= 1.")
     return steps

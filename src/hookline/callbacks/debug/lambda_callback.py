@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 from hookline.events import Callback
 
 
@@ -20,7 +20,7 @@ class LambdaCallback(Callback):
             generator function with one ``yield``.
 
     Raises:
-        RegistrationError: If a name does not start with ``on_`` or ``around_``, or a value is not callable.
+        ArgumentError: If a name does not start with ``on_`` or ``around_``, or a value is not callable.
 
     Example:
         >>> callback = LambdaCallback(on_train_start=lambda run: print("here we go"))
@@ -32,10 +32,8 @@ class LambdaCallback(Callback):
         self.name = name
         for hook, function in hooks.items():
             if not hook.startswith(("on_", "around_")):
-                raise RegistrationError(
-                    f"LambdaCallback({hook}=…): a hook starts with on_ or around_, such as on_train_start"
-                )
+                raise ArgumentError(f"LambdaCallback({hook}=…): is not a hook. Write for example on_train_start=….")
             if not callable(function):
-                raise RegistrationError(f"LambdaCallback({hook}={function!r}): give a function of one argument, run")
+                raise ArgumentError(f"LambdaCallback({hook}={function!r}): must be a function of one argument, run.")
             # Registration checks whether the hook exists.
             setattr(self, hook, function)

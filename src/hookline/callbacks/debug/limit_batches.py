@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.events import Callback
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class LimitBatches(Callback):
         predict: Limit of each prediction. ``None``: all batches.
 
     Raises:
-        RegistrationError: If no limit is given, or a limit is out of range.
+        ArgumentError: If no limit is given, or a limit is out of range.
         SetupError: If a limit is a fraction and the loader has no length.
 
     Example:
@@ -56,7 +56,7 @@ class LimitBatches(Callback):
         given = {"train": train, "val": val, "test": test, "predict": predict}
         self.limits = {stage: _checked(stage, limit) for stage, limit in given.items() if limit is not None}
         if not self.limits:
-            raise RegistrationError("LimitBatches(): say what to limit, such as LimitBatches(train=10, val=0.1)")
+            raise ArgumentError("LimitBatches(): no limit is given. Write for example LimitBatches(train=10, val=0.1).")
 
     def on_setup(self, run: Run) -> None:
         for stage, limit in self.limits.items():
@@ -89,12 +89,12 @@ class LimitBatches(Callback):
 def _checked(stage: str, limit: int | float) -> int | float:
     """Return the limit if it is a valid number of batches or fraction."""
     where = f"LimitBatches({stage}={limit!r})"
-    if isinstance(limit, bool) or not isinstance(limit, int | float):
-        raise RegistrationError(f"{where}: give a number of batches, or a share such as 0.1")
     if isinstance(limit, int) and limit < 1:
-        raise RegistrationError(f"{where}: give 1 batch or more; to leave {stage} out, pass no loader for it")
+        raise ArgumentError(f"{where}: must be >= 1. To leave {stage} out, pass no loader for it.")
     if isinstance(limit, float) and not 0 < limit <= 1:
-        raise RegistrationError(f"{where}: a share is more than 0.0 and at most 1.0; for batches give a whole number")
+        raise ArgumentError(
+            f"{where}: a fraction is above 0.0 and at most 1.0. Give an integer for a number of batches."
+        )
     return limit
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hookline.callbacks._paths import check_folder, output_folder
 from hookline.callbacks.debug._memory import CudaRecording, HostRecording
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 from hookline.events import Callback
 from hookline.run.paths import path_to_write
 
@@ -36,7 +36,7 @@ class MemorySnapshot(Callback):
             folder.
 
     Raises:
-        RegistrationError: If a number is out of range.
+        ArgumentError: If a number is out of range.
         SetupError: If ``folder`` is not writable.
 
     Example:
@@ -68,8 +68,8 @@ class MemorySnapshot(Callback):
         least = {"start": 0, "steps": 1, "max_entries": 1, "rows": 1}
         given = {"start": start, "steps": steps, "max_entries": max_entries, "rows": rows}
         for name, value in given.items():
-            if not isinstance(value, int) or isinstance(value, bool) or value < least[name]:
-                raise RegistrationError(f"MemorySnapshot({name}={value!r}): give a whole number, {least[name]} or more")
+            if value < least[name]:
+                raise ArgumentError(f"MemorySnapshot({name}={value!r}): must be >= {least[name]}.")
         self.start = start
         self.steps = steps
         self.max_entries = max_entries

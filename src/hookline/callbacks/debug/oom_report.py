@@ -16,7 +16,7 @@ from hookline.callbacks._memory import is_out_of_memory
 from hookline.callbacks._paths import check_folder, output_folder
 from hookline.callbacks._text import format_size
 from hookline.callbacks.debug._memory import host_memory, live_tensors, table, tensors_in
-from hookline.errors import NotAvailableError, RegistrationError
+from hookline.errors import ArgumentError, NotAvailableError
 from hookline.events import Callback
 from hookline.run.paths import path_to_write
 
@@ -42,7 +42,7 @@ class OOMReport(Callback):
             folder. A run without a folder writes the report to the log.
 
     Raises:
-        RegistrationError: If ``rows`` is below 1.
+        ArgumentError: If ``rows`` is below 1.
         SetupError: If ``folder`` is not writable.
 
     Example:
@@ -67,8 +67,8 @@ class OOMReport(Callback):
     optional = True
 
     def __init__(self, *, rows: int = 20, folder: str | os.PathLike[str] | None = None) -> None:
-        if not isinstance(rows, int) or isinstance(rows, bool) or rows < 1:
-            raise RegistrationError(f"OOMReport(rows={rows!r}): give a whole number, 1 or more")
+        if rows < 1:
+            raise ArgumentError(f"OOMReport(rows={rows!r}): must be >= 1.")
         self.rows = rows
         self.folder = None if folder is None else path_to_write(folder, "folder", "OOMReport")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hookline.errors import NotAvailableError, RegistrationError, SetupError
+from hookline.errors import ArgumentError, NotAvailableError, SetupError
 from hookline.events import Callback
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class OverfitBatches(Callback):
         batches: Number of batches. Start with 1.
 
     Raises:
-        RegistrationError: If ``batches`` is below 1.
+        ArgumentError: If ``batches`` is below 1.
         SetupError: If the training loader can be iterated over only once.
 
     Example:
@@ -44,8 +44,8 @@ class OverfitBatches(Callback):
     before = ("DryRun",)
 
     def __init__(self, batches: int = 1) -> None:
-        if not isinstance(batches, int) or isinstance(batches, bool) or batches < 1:
-            raise RegistrationError(f"OverfitBatches({batches!r}): give a number of batches, 1 or more")
+        if batches < 1:
+            raise ArgumentError(f"OverfitBatches(batches={batches!r}): must be >= 1.")
         self.batches = batches
 
     def on_setup(self, run: Run) -> None:

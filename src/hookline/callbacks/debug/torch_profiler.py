@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hookline.callbacks._paths import check_folder, output_folder
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.events import Callback
 from hookline.run.paths import path_to_write
 
@@ -46,7 +46,7 @@ class TorchProfiler(Callback):
             folder.
 
     Raises:
-        RegistrationError: If a number is out of range, or ``profiler`` is not a profiler.
+        ArgumentError: If a number is out of range, or ``profiler`` is not a profiler.
         SetupError: If ``folder`` is not writable, or the run has two ``TorchProfiler`` callbacks.
 
     Example:
@@ -83,12 +83,12 @@ class TorchProfiler(Callback):
         folder: str | os.PathLike[str] | None = None,
     ) -> None:
         if profiler is not None and not (hasattr(profiler, "start") and hasattr(profiler, "on_trace_ready")):
-            raise RegistrationError(f"TorchProfiler({profiler!r}): give a torch.profiler.profile, or leave it out")
+            raise ArgumentError(f"TorchProfiler(profiler={profiler!r}): must be a torch.profiler.profile.")
         least = {"wait": 0, "warmup": 0, "active": 1, "repeat": 0, "skip_first": 0, "rows": 1}
         given = {"wait": wait, "warmup": warmup, "active": active, "repeat": repeat, "skip_first": skip_first}
         for name, value in {**given, "rows": rows}.items():
-            if not isinstance(value, int) or isinstance(value, bool) or value < least[name]:
-                raise RegistrationError(f"TorchProfiler({name}={value!r}): give a whole number, {least[name]} or more")
+            if value < least[name]:
+                raise ArgumentError(f"TorchProfiler({name}={value!r}): must be >= {least[name]}.")
         self.profiler = profiler
         self.schedule = given
         self.record_shapes = record_shapes

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from hookline.errors import MetricError, RegistrationError
+from hookline.errors import ArgumentError, MetricError
 from hookline.events import Callback
 from hookline.records import Value
 
@@ -41,7 +41,7 @@ class DerivedMetric(Callback):
             matches.
 
     Raises:
-        RegistrationError: If ``reads`` is empty or has a name without a slash, or if ``name`` has no slash and
+        ArgumentError: If ``reads`` is empty or has a name without a slash, or if ``name`` has no slash and
             the metrics in ``reads`` have different prefixes.
 
     Example:
@@ -59,12 +59,10 @@ class DerivedMetric(Callback):
     state = ("seen",)
     state_depends_on = ("metric", "reads")
 
-    def __init__(self, name: str, function: Callable[[dict[str, Any]], Any], reads: Iterable[str]) -> None:
+    def __init__(self, name: str, function: Callable[[dict[str, Any]], Any], reads: str | Iterable[str]) -> None:
         self.reads = (reads,) if isinstance(reads, str) else tuple(reads)
-        if not self.reads or not all(isinstance(read, str) and "/" in read for read in self.reads):
-            raise RegistrationError(f"DerivedMetric({name!r}, reads={reads!r}): give full names, such as 'val/loss'")
-        if not callable(function):
-            raise RegistrationError(f"DerivedMetric({name!r}, {function!r}): give a function of a dict of metrics")
+        if not self.reads or not all("/" in read for read in self.reads):
+            raise ArgumentError(f"DerivedMetric(reads={self.reads!r}): must be full names, such as 'val/loss'.")
         self.metric = _full_name(name, self.reads)
         self.function = function
         self.writes = (self.metric,)
@@ -129,13 +127,13 @@ class DerivedMetric(Callback):
         return found
 
 
-def _full_name(name: object, reads: tuple[str, ...]) -> str:
+def _full_name(name: str, reads: tuple[str, ...]) -> str:
     """Return the name with a prefix, or raise an error if the prefix is ambiguous."""
-    if not isinstance(name, str) or not name:
-        raise RegistrationError(f"DerivedMetric({name!r}): a metric's name is a text, such as 'val/perplexity'")
+    if not name:
+        raise ArgumentError("DerivedMetric(name=''): is empty. Write for example 'val/perplexity'.")
     prefixes = {read.partition("/")[0] for read in reads}
     if "/" not in name and len(prefixes) > 1:
-        raise RegistrationError(
-            f"DerivedMetric({name!r}) reads {', '.join(reads)}; say where it belongs, such as 'val/{name}'"
+        raise ArgumentError(
+            f"DerivedMetric(name={name!r}): has no stage, and reads {', '.join(reads)}. Write for example 'val/{name}'."
         )
     return name if "/" in name else f"{prefixes.pop()}/{name}"

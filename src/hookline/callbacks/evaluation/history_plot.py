@@ -67,7 +67,7 @@ class HistoryPlot(Callback):
 
     Raises:
         SetupError: If matplotlib is not installed.
-        RegistrationError: If ``formats`` is empty or has an unknown format.
+        ArgumentError: If ``formats`` is empty or has an unknown format.
 
     Example:
         >>> import torch

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import Tensor
 
 from hookline.callbacks.evaluation._image_grid import Tile, as_pictures, in_rows, overlay, sheet
-from hookline.errors import MetricError, NotAvailableError, RegistrationError
+from hookline.errors import ArgumentError, MetricError, NotAvailableError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule
 from hookline.run.targets import TARGET_KEYS, find_target
@@ -50,7 +50,7 @@ class ImageSamples(Callback):
         normalize: Scale an image with values outside of 0 to 1 to that range.
 
     Raises:
-        RegistrationError: If ``count`` or ``stage`` is not one of the values above.
+        ArgumentError: If ``count`` or ``stage`` is not one of the values above.
 
     Example:
         >>> import torch
@@ -87,10 +87,8 @@ class ImageSamples(Callback):
         classes: Sequence[str] = (),
         normalize: bool = True,
     ) -> None:
-        if stage not in STAGES:
-            raise RegistrationError(f"ImageSamples(stage={stage!r}): use one of {', '.join(STAGES)}")
-        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_COUNT:
-            raise RegistrationError(f"ImageSamples(count={count!r}): give a number from 1 to {MAX_COUNT}")
+        if not 1 <= count <= MAX_COUNT:
+            raise ArgumentError(f"ImageSamples(count={count!r}): must be from 1 to {MAX_COUNT}.")
         self.every = Duration.parse(every, "ImageSamples(every=…)")
         self.count = count
         self.stage = stage

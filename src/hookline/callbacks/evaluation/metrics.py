@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hookline.callbacks._trees import map_tensors
-from hookline.errors import MetricError, NotAvailableError, RegistrationError, describe, kind_of
+from hookline.errors import ArgumentError, MetricError, NotAvailableError, describe, kind_of
 from hookline.events import Callback
 from hookline.run.targets import find_target
 
@@ -39,7 +39,7 @@ class Metrics(Callback):
             tuple, or ``"labels"``, ``"target"``, ``"y"``, … of a dict.
 
     Raises:
-        RegistrationError: If a stage is unknown, a name contains a slash, or a metric is neither an object nor
+        ArgumentError: If a stage is unknown, a name contains a slash, or a metric is neither an object nor
             a function.
 
     Example:
@@ -59,7 +59,7 @@ class Metrics(Callback):
 
     def __init__(
         self,
-        metrics: Mapping[str, Any],
+        metrics: Mapping[str, Any] | nn.Module,
         *,
         stages: tuple[str, ...] = ("val", "test"),
         outputs: Callable[[Run], Any] | None = None,
@@ -67,10 +67,7 @@ class Metrics(Callback):
     ) -> None:
         self.stages = (stages,) if isinstance(stages, str) else tuple(stages)
         if not self.stages or not set(self.stages) <= set(STAGES):
-            raise RegistrationError(f"Metrics(stages={stages!r}): use some of {', '.join(STAGES)}")
-        for what, function in (("outputs", outputs), ("targets", targets)):
-            if function is not None and not callable(function):
-                raise RegistrationError(f"Metrics({what}={function!r}): give a function of run")
+            raise ArgumentError(f"Metrics(stages={stages!r}): use one or more of {', '.join(STAGES)}.")
         self._outputs, self._targets = outputs, targets
         self._given = {name: metric.clone() if _is_object(metric) else metric for name, metric in _checked(metrics)}
         self._copies: dict[tuple[str, str | None], dict[str, Any]] = {}
@@ -157,14 +154,17 @@ def _checked(metrics: Any) -> Iterator[tuple[str, Any]]:
     if _is_object(metrics) and hasattr(metrics, "keys"):
         metrics = {"": metrics}
     elif not isinstance(metrics, Mapping) or not metrics or not all(isinstance(name, str) for name in metrics):
-        raise RegistrationError(f"Metrics({metrics!r:.80}): give metrics by name, {{'acc': metric_or_function}}")
+        raise ArgumentError(
+            f"Metrics(metrics={metrics!r:.80}): must be metrics by name, {{'acc': metric_or_function}}."
+        )
     for name, metric in metrics.items():
         if "/" in name:
-            raise RegistrationError(f"Metrics({{{name!r}: …}}): leave out the stage, it is put before the name")
+            raise ArgumentError(f"Metrics(metrics={{{name!r}: …}}): Hookline adds the stage to the name. Leave it out.")
         if inspect.isclass(metric) or not (_is_object(metric) or callable(metric)):
-            hint = f"write {metric.__name__}(…)" if inspect.isclass(metric) else "give a torchmetrics object"
-            raise RegistrationError(
-                f"Metrics({{{name!r}: {metric!r:.80}}}): {hint}, or a function of (outputs, targets)"
+            hint = f"Write {metric.__name__}(…)" if inspect.isclass(metric) else "Give a torchmetrics object"
+            raise ArgumentError(
+                f"Metrics(metrics={{{name!r}: {metric!r:.80}}}): is not a metric. {hint}, or a "
+                f"function of (outputs, targets)."
             )
         yield name, metric
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TextIO
 
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule
 
@@ -38,7 +38,7 @@ class PrintMetrics(Callback):
         format: Format specification of a number, for example ``".4g"``.
 
     Raises:
-        RegistrationError: If an argument is invalid.
+        ArgumentError: If an argument is invalid.
 
     Example:
         >>> import torch
@@ -58,21 +58,17 @@ class PrintMetrics(Callback):
 
     def __init__(
         self,
-        metrics: Iterable[str] = (),
+        metrics: str | Iterable[str] = (),
         *,
         every: str | Duration = "1ep",
         stream: TextIO | None = None,
         format: str = ".4g",
     ) -> None:
         self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        if not all(isinstance(name, str) for name in self.metrics):
-            raise RegistrationError(f"PrintMetrics({self.metrics!r}): the names of metrics are texts, ('val/loss',)")
-        if stream is not None and not hasattr(stream, "write"):
-            raise RegistrationError(f"PrintMetrics(stream={stream!r}): give a file that is open for writing")
         try:
             _shown(0.5, format)
         except (TypeError, ValueError) as error:
-            raise RegistrationError(f"PrintMetrics(format={format!r}): {error}; use one such as '.4g'") from error
+            raise ArgumentError(f"PrintMetrics(format={format!r}): {error}. Write for example '.4g'.") from error
         self.every = Duration.parse(every, "PrintMetrics(every=…)")
         self.stream = stream
         self.format = format

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError, RegistrationError
 from hookline.events import Callback
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class RenameMetric(Callback):
         keep: Also keep the old names. Both names then have the same values.
 
     Raises:
-        RegistrationError: If a name has no slash or occurs twice. At setup, also if another callback reads an
+        ArgumentError: If a name has no slash or occurs twice. At setup, also if another callback reads an
             old name that is not kept.
 
     Example:
@@ -38,14 +38,18 @@ class RenameMetric(Callback):
     """
 
     def __init__(self, names: Mapping[str, str], keep: bool = False) -> None:
-        if not isinstance(names, Mapping) or not names:
-            raise RegistrationError(f"RenameMetric({names!r}): give {{'val/acc': 'val/accuracy'}}")
+        if not names:
+            raise ArgumentError(
+                f"RenameMetric(names={names!r}): is empty. Write for example {{'val/acc': 'val/accuracy'}}."
+            )
         for name in (*names, *names.values()):
-            if not isinstance(name, str) or not name.strip("/") or "/" not in name or "*" in name:
-                raise RegistrationError(f"RenameMetric: {name!r} is no full name; give one such as 'val/accuracy'")
+            if not name.strip("/") or "/" not in name or "*" in name:
+                raise ArgumentError(
+                    f"RenameMetric(names=…): {name!r} is not a full name. Write for example 'val/accuracy'."
+                )
         new = list(names.values())
         if len(set(new)) < len(new) or set(new) & set(names):
-            raise RegistrationError(f"RenameMetric({dict(names)!r}): each name can be there once")
+            raise ArgumentError(f"RenameMetric(names={dict(names)!r}): a name is there twice. Give each name once.")
         self.names = dict(names)
         self.keep = keep
         self.reads, self.writes = tuple(names), tuple(new)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.events import Callback
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class GradientClip(Callback):
         log: Log the metrics. A skipped step is not counted.
 
     Raises:
-        RegistrationError: If both or neither of ``norm`` and ``value`` are given, or a limit is not above 0.
+        ArgumentError: If both or neither of ``norm`` and ``value`` are given, or a limit is not above 0.
         SetupError: If a dict names an optimizer that does not exist.
 
     Example:
@@ -66,17 +65,13 @@ class GradientClip(Callback):
         log: bool = True,
     ) -> None:
         if (norm is None) == (value is None):
-            raise RegistrationError(
-                f"GradientClip(norm={norm!r}, value={value!r}): give one of them, such as GradientClip(norm=1.0)"
-            )
+            raise ArgumentError(f"GradientClip(norm={norm!r}, value={value!r}): needs one of them, such as norm=1.0.")
         for name, limit in (("norm", norm), ("value", value)):
             _check_limit(name, limit)
-        if not isinstance(norm_type, int | float) or isinstance(norm_type, bool) or not norm_type > 0:
-            raise RegistrationError(f"GradientClip(norm_type={norm_type!r}): give a number above 0, such as 2 or inf")
+        if norm_type <= 0:
+            raise ArgumentError(f"GradientClip(norm_type={norm_type!r}): must be > 0, such as 2 or inf.")
         if value is not None and error_if_nonfinite:
-            raise RegistrationError(
-                "GradientClip(value=…, error_if_nonfinite=True): only a norm is looked at; give norm="
-            )
+            raise ArgumentError("GradientClip(error_if_nonfinite=True): needs norm=. A value has no norm to check.")
         self.norm = norm
         self.value = value
         self._limits: Limit = norm if norm is not None else value  # type: ignore[assignment]  # One of them is given.
@@ -97,9 +92,9 @@ class GradientClip(Callback):
         for name in self._limits if isinstance(self._limits, Mapping) else ():
             if name not in run.optimizers:
                 close = get_close_matches(name, run.optimizers, n=1, cutoff=0.4)
-                hint = f"did you mean {close[0]!r}? " if close else ""
+                hint = f"Did you mean {close[0]!r}? " if close else ""
                 raise SetupError(
-                    f"GradientClip: there is no optimizer {name!r}; {hint}There are: {', '.join(run.optimizers)}"
+                    f"GradientClip: there is no optimizer {name!r}. {hint}There are: {', '.join(run.optimizers)}"
                 )
 
     def on_gradients_ready(self, run: Run) -> None:
@@ -162,8 +157,9 @@ def _dense(parameter: Tensor) -> Tensor:
 def _check_limit(name: str, limit: Limit | None) -> None:
     """Raise if a limit is not a number above 0."""
     if isinstance(limit, Mapping) and not limit:
-        raise RegistrationError(f"GradientClip({name}={{}}): give a limit for at least one optimizer, by its name")
+        raise ArgumentError(
+            f"GradientClip({name}={{}}): is empty. Give a limit for at least one optimizer, by its name."
+        )
     for its in limit.values() if isinstance(limit, Mapping) else () if limit is None else (limit,):
-        is_number = isinstance(its, int | float) and not isinstance(its, bool)
-        if not is_number or math.isnan(its) or its <= 0:
-            raise RegistrationError(f"GradientClip({name}={limit!r}): give a number above 0")
+        if its <= 0:
+            raise ArgumentError(f"GradientClip({name}={limit!r}): must be > 0.")

@@ -37,7 +37,7 @@ from hookline.callbacks.gradients._layers import (
     with_gradients,
 )
 from hookline.distributed.dtensors import whole
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 from hookline.events import Callback
 from hookline.run.paths import path_to_write
 
@@ -66,7 +66,7 @@ class GradientPlot(Callback):
         formats: File formats in ``folder``: ``"png"``, ``"pdf"``, ``"svg"``, or several of them.
 
     Raises:
-        RegistrationError: If a format is unknown, or ``layers`` is ``False``.
+        ArgumentError: If a format is unknown, or ``layers`` is ``False``.
         SetupError: If matplotlib is missing, a pattern matches no layer, or ``folder`` is not writable.
 
     Example:
@@ -98,7 +98,7 @@ class GradientPlot(Callback):
         check_matplotlib("GradientPlot")
         self.formats = read_formats(formats, "GradientPlot")
         if layers is False:
-            raise RegistrationError("GradientPlot(layers=False): there would be nothing to draw; give True or names")
+            raise ArgumentError("GradientPlot(layers=False): leaves nothing to draw. Give True or names of layers.")
         self._sampling = SampledGradients("GradientPlot", every)
         self._patterns = chosen_by(layers, "GradientPlot")
         self.every = self._sampling.every

@@ -16,7 +16,7 @@ from typing import Any, Final
 from hookline.callbacks._text import format_error, format_size
 from hookline.callbacks._worker import BackgroundWorker
 from hookline.checkpoint.names import MANIFEST
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 
 PAUSES = (1.0, 4.0, 15.0, 60.0)
 """Seconds before each retry of a failed upload. After the last retry the queue gives up."""
@@ -173,18 +173,18 @@ def check_address(address: str) -> str:
     if find_spec("fsspec") is None:
         raise SetupError("Upload needs fsspec: pip install 'hookline[upload]'")
     if re.match(r"[A-Za-z0-9+.-]+://[^/@]*:[^/@]*@", address):
-        raise RegistrationError(
-            "Upload: there is a password in the address, and an address is written down in logs; give it with "
-            "options={…}, or let the environment have it"
+        raise ArgumentError(
+            "Upload(to=…): the address has a password, and Hookline writes addresses to logs. Give the password with "
+            "options={…} or in the environment."
         )
     protocol = address.partition("://")[0] if "://" in address else "file"
     registry = import_module("fsspec.registry")
     if protocol not in registry.known_implementations and protocol not in registry.registry:
         close = get_close_matches(protocol, registry.known_implementations, n=1, cutoff=0.5)
         hint = (
-            f"did you mean {close[0] + '://'!r}?" if close else "fsspec knows s3://, gs://, az://, sftp://, file://, …"
+            f"Did you mean {close[0] + '://'!r}?" if close else "fsspec knows s3://, gs://, az://, sftp://, file://, …."
         )
-        raise RegistrationError(f"Upload({address!r}): fsspec knows no {protocol + '://'!r}; {hint}")
+        raise ArgumentError(f"Upload(to={address!r}): fsspec has no {protocol + '://'!r}. {hint}")
     try:
         registry.get_filesystem_class(protocol)
     except ImportError as error:

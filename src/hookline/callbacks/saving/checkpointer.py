@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from hookline.callbacks._monitor import monitor_mode
 from hookline.checkpoint.plan import FOLDER, SavePlan
 from hookline.checkpoint.retention import Keep
-from hookline.errors import HooklineWarning, RegistrationError, SetupError
+from hookline.errors import ArgumentError, HooklineWarning
 from hookline.events import Callback
 from hookline.progress import Duration
 from hookline.records.file_names import check_links
@@ -51,7 +52,7 @@ class Checkpointer(Callback):
         on_error: ``"raise"`` if a checkpoint cannot be written, or ``"warn"`` and continue without it.
 
     Raises:
-        RegistrationError: If an argument is invalid, or ``mode`` cannot be inferred from the metric's name.
+        ArgumentError: If an argument is invalid, or ``mode`` cannot be inferred from the metric's name.
 
     Example:
         >>> import tempfile, torch
@@ -83,11 +84,13 @@ class Checkpointer(Callback):
         weights_only: bool = False,
         background: bool = False,
         name: str | None = None,
-        folder: str = FOLDER,
+        folder: str | os.PathLike[str] = FOLDER,
         on_error: Literal["raise", "warn"] = "raise",
     ) -> None:
         if keep_last is None and (keep_best or keep_every):
-            raise RegistrationError("Checkpointer(keep_last=None) keeps all: leave out keep_best and keep_every")
+            raise ArgumentError("Checkpointer(keep_last=None): keeps all. Leave out keep_best and keep_every.")
+        if mode is not None and monitor is None and not keep_best:
+            raise ArgumentError(f"Checkpointer(mode={mode!r}): needs a metric. Add monitor='val/loss'.")
         if keep_best and monitor is None:
             monitor = "val/loss"
         if keep_best is None:
@@ -99,38 +102,45 @@ class Checkpointer(Callback):
         path = path_to_write(folder, "folder", "Checkpointer")
         parts = path.parts
         if path.is_absolute() or ".." in parts or not parts:
-            raise RegistrationError(f"Checkpointer(folder={folder!r}): give a folder inside the run's own")
+            raise ArgumentError(f"Checkpointer(folder={folder!r}): must be a folder inside the run's folder.")
         if parts[0] == FOLDER and len(parts) > 1:
-            raise RegistrationError(f"Checkpointer(folder={folder!r}): {FOLDER!r} holds nothing but checkpoints")
+            raise ArgumentError(
+                f"Checkpointer(folder={folder!r}): {FOLDER!r} holds nothing but checkpoints. Give another folder."
+            )
         if monitor is not None:
             self.reads = ("*", monitor)  # Hookline then finds a metric that nobody logs before the first step.
         self.monitor = monitor
         self.mode = "min" if monitor is None else monitor_mode("Checkpointer", monitor, mode)
         self.on_eval = on_eval
         self._warned = False
+        interval = None if every is None else Duration.parse(every, "Checkpointer(every=…)")
         given = None if keep_every is None else Duration.parse(keep_every, "Checkpointer(keep_every=…)")
         # A fraction of the run has no length until ``on_setup`` knows ``max_duration``.
         self._share = given if given is not None and given.unit == "dur" else None
-        keep = _keep(
-            last=1 if keep_last is None else keep_last,
-            best=keep_best,
-            monitor=monitor,
-            mode=self.mode,
-            every=Duration(1, "ep") if self._share else given,  # on_setup replaces this value for a fraction.
-        )
-        self.plan = SavePlan(
-            every=None if every is None else Duration.parse(every, "Checkpointer(every=…)"),
-            at_end=at_end,
-            on_exception=on_exception,
-            keep=None if keep_last is None else keep,
-            monitor=monitor,
-            mode=self.mode,
-            weights_only=weights_only,
-            background=background,
-            name=name,
-            folder=str(path),
-            on_error=on_error,
-        )
+        try:
+            keep = Keep(
+                last=1 if keep_last is None else keep_last,
+                best=keep_best,
+                monitor=monitor,
+                mode=self.mode,
+                every=Duration(1, "ep") if self._share else given,  # on_setup replaces this value for a fraction.
+            )
+            self.plan = SavePlan(
+                every=interval,
+                at_end=at_end,
+                on_exception=on_exception,
+                keep=None if keep_last is None else keep,
+                monitor=monitor,
+                mode=self.mode,
+                weights_only=weights_only,
+                background=background,
+                name=name,
+                folder=str(path),
+                on_error=on_error,
+            )
+        except ArgumentError as error:  # Name the arguments of this class.
+            text = re.sub(r"\b(last|best|every)=", r"keep_\1=", str(error))
+            raise ArgumentError(re.sub(r"^(Keep|SavePlan)\(", "Checkpointer(", text)) from None
         self._plan = self.plan  # on_setup sets ``keep_every`` as a number of epochs or steps.
 
     def on_setup(self, run: Run) -> None:
@@ -158,12 +168,3 @@ class Checkpointer(Callback):
                 HooklineWarning,
                 stacklevel=2,
             )
-
-
-def _keep(**rules: Any) -> Keep:
-    """Return the retention rules. An error names the arguments of ``Checkpointer``."""
-    try:
-        return Keep(**rules)
-    except SetupError as error:
-        mine = re.sub(r"\b(last|best|every)=", r"keep_\1=", str(error))
-        raise RegistrationError(f"Checkpointer: {mine}") from None

@@ -16,7 +16,7 @@ from hookline.callbacks._ending import is_complete
 from hookline.callbacks._paths import check_own, check_writable, replacing_with_others, written_path
 from hookline.callbacks.saving._export import FORMATS, Call, check_installed, export
 from hookline.callbacks.saving._weights import BestSoFar, check_whole, load_into
-from hookline.errors import HooklineWarning, RegistrationError, SetupError
+from hookline.errors import ArgumentError, HooklineWarning, SetupError
 from hookline.events import Callback
 from hookline.events.validate import overridden
 from hookline.run.paths import path_to_write
@@ -53,7 +53,7 @@ class ExportModel(Callback):
             raised after everything else is saved.
 
     Raises:
-        RegistrationError: If an argument is invalid, or ``monitor`` and ``averaged`` are both given.
+        ArgumentError: If an argument is invalid, or ``monitor`` and ``averaged`` are both given.
         SetupError: If the model is sharded or cannot be exported, a package is missing, or the outputs differ.
 
     Example:
@@ -85,14 +85,13 @@ class ExportModel(Callback):
         tolerance: float = 1e-4,
         on_error: Literal["raise", "warn"] = "raise",
     ) -> None:
-        if format not in FORMATS:
-            raise RegistrationError(f"ExportModel(format={format!r}): use one of {', '.join(FORMATS)}")
-        if on_error not in ("raise", "warn"):
-            raise RegistrationError(f"ExportModel(on_error={on_error!r}): use 'raise' or 'warn'")
-        if not tolerance >= 0:
-            raise RegistrationError(f"ExportModel(tolerance={tolerance}): how far an output may be off; 0 or more")
+        if tolerance < 0:
+            raise ArgumentError(f"ExportModel(tolerance={tolerance}): must be >= 0.")
         if monitor is not None and averaged:
-            raise RegistrationError("ExportModel(monitor=…) has what was evaluated already: leave out averaged=True")
+            raise ArgumentError(
+                "ExportModel(averaged=True): the best weights by monitor are already those that were evaluated. Leave "
+                "out averaged."
+            )
         self.format = format
         self.path = path_to_write(f"model{FORMATS[format].suffix}" if path is None else path, "path", "ExportModel")
         self.monitor = monitor

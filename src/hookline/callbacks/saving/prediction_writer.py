@@ -21,7 +21,7 @@ from hookline.callbacks.saving._predictions import (
     column,
     joined,
 )
-from hookline.errors import DataError, NotAvailableError, RegistrationError, SetupError
+from hookline.errors import ArgumentError, DataError, NotAvailableError, SetupError
 from hookline.events import Callback
 from hookline.run.paths import path_to_write
 
@@ -54,7 +54,7 @@ class PredictionWriter(Callback):
         batches_per_file: Number of batches in each file with ``interval="batch"``.
 
     Raises:
-        RegistrationError: If an argument is invalid.
+        ArgumentError: If an argument is invalid.
         SetupError: If a package is missing, the folder cannot be written, or the loader shuffles and ``index`` is
             missing.
         DataError: If the columns of a batch do not fit together or differ from those of the batches before.
@@ -86,18 +86,16 @@ class PredictionWriter(Callback):
         index: Callable[[Run], Any] | None = None,
         batches_per_file: int = 1,
     ) -> None:
-        if interval not in ("batch", "epoch"):
-            raise RegistrationError(f"PredictionWriter(interval={interval!r}): use 'batch' or 'epoch'")
         if isinstance(format, str) and format not in FORMATS:
-            raise RegistrationError(
-                f"PredictionWriter(format={format!r}): use {', '.join(map(repr, FORMATS))}, or a function of a path "
-                f"and the columns"
+            raise ArgumentError(
+                f"PredictionWriter(format={format!r}): no such format. Use {', '.join(map(repr, FORMATS))}, or a "
+                f"function of a path and the columns."
             )
         self.stages = (stages,) if isinstance(stages, str) else tuple(stages)
         if not self.stages or set(self.stages) - set(STAGES):
-            raise RegistrationError(f"PredictionWriter(stages={stages!r}): choose from {', '.join(STAGES)}")
-        if not isinstance(batches_per_file, int) or isinstance(batches_per_file, bool) or batches_per_file < 1:
-            raise RegistrationError(f"PredictionWriter(batches_per_file={batches_per_file!r}): give 1 or more")
+            raise ArgumentError(f"PredictionWriter(stages={stages!r}): use one or more of {', '.join(STAGES)}.")
+        if batches_per_file < 1:
+            raise ArgumentError(f"PredictionWriter(batches_per_file={batches_per_file!r}): must be >= 1.")
         self.folder = path_to_write(folder, "folder", "PredictionWriter")
         self.interval = interval
         self.format = format

@@ -16,7 +16,7 @@ from hookline.callbacks._paths import check_names, check_own, check_writable, fi
 from hookline.callbacks._trees import columns, concatenate, map_tensors
 from hookline.callbacks.saving._source import check_paths, packed, script
 from hookline.callbacks.saving._weights import check_whole, copy_of, write_weights
-from hookline.errors import NotAvailableError, RegistrationError, SetupError
+from hookline.errors import ArgumentError, NotAvailableError, SetupError
 from hookline.events import Callback
 from hookline.records.plain import plain, public
 from hookline.run.paths import path_to_read, path_to_write
@@ -47,7 +47,7 @@ class SaveAtEnd(Callback):
             ``False``: nothing. Hookline does not remove secrets from the source.
 
     Raises:
-        RegistrationError: If an argument is invalid.
+        ArgumentError: If an argument is invalid.
         SetupError: If the model is sharded, a path cannot be used, or the run cannot make the requested predictions.
 
     Example:
@@ -77,7 +77,7 @@ class SaveAtEnd(Callback):
         if predictions is not None:
             predictions = (predictions,) if isinstance(predictions, str) else tuple(predictions)
             if wrong := [stage for stage in predictions if stage not in STAGES]:
-                raise RegistrationError(f"SaveAtEnd(predictions={wrong[0]!r}): use one of {', '.join(STAGES)}")
+                raise ArgumentError(f"SaveAtEnd(predictions={wrong[0]!r}): no such stage. Use {', '.join(STAGES)}.")
         self.folder = path_to_write(folder, "folder", "SaveAtEnd")
         self.predictions: tuple[str, ...] | None = predictions
         self.labels = find_target if labels is None else labels

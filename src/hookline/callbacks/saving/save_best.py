@@ -16,7 +16,7 @@ from hookline.callbacks._ending import has_returned, report_restored
 from hookline.callbacks._paths import check_own, check_writable, written_path
 from hookline.callbacks.saving._weights import BestSoFar, copy_of, load_into, whole_weights, write_weights
 from hookline.distributed.dtensors import version_of
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 from hookline.events import Callback
 from hookline.run.paths import path_to_write
 
@@ -41,7 +41,7 @@ class SaveBest(Callback):
         min_delta: Smallest improvement. A value must be better than the best value by more than this.
 
     Raises:
-        RegistrationError: If an argument is invalid, or ``mode`` cannot be inferred from the metric's name.
+        ArgumentError: If an argument is invalid, or ``mode`` cannot be inferred from the metric's name.
         SetupError: If the file cannot be written, or another ``SaveBest`` of the run has the same path.
 
     Example:
@@ -71,7 +71,7 @@ class SaveBest(Callback):
     ) -> None:
         self.path = path_to_write(path, "path", "SaveBest")
         if self.path.suffix != ".safetensors":
-            raise RegistrationError(f"SaveBest(path={str(path)!r}): it writes safetensors; give '….safetensors'")
+            raise ArgumentError(f"SaveBest(path={str(path)!r}): must end with '.safetensors', the format of the file.")
         self._best = BestSoFar("SaveBest", monitor, mode, min_delta)
         self.monitor = monitor
         self.mode = self._best.mode

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hookline.callbacks.saving._remote import RemoteFolder, UploadQueue, UploadReport, check_address
 from hookline.checkpoint.lock import NAME as LOCK
 from hookline.checkpoint.names import MANIFEST, is_ours
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule
 from hookline.records.redact import redact_text
@@ -48,7 +48,7 @@ class Upload(Callback):
         options: Options for fsspec, such as ``{"endpoint_url": "http://…"}``.
 
     Raises:
-        RegistrationError: If an argument is invalid, or the address contains a password.
+        ArgumentError: If an argument is invalid, or the address contains a password.
         SetupError: If a package is missing.
 
     Example:
@@ -80,14 +80,14 @@ class Upload(Callback):
         wait: float = 60.0,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        if not isinstance(queue, int) or isinstance(queue, bool) or queue < 1:
-            raise RegistrationError(f"Upload(queue={queue!r}): how many items may wait; 1 or more")
-        if not wait >= 0:
-            raise RegistrationError(f"Upload(wait={wait!r}): seconds to wait at the end; 0 or more")
+        if queue < 1:
+            raise ArgumentError(f"Upload(queue={queue!r}): must be >= 1.")
+        if wait < 0:
+            raise ArgumentError(f"Upload(wait={wait!r}): must be >= 0.")
         if isinstance(to, os.PathLike) and is_address(to):
-            raise RegistrationError(
-                f"Upload(to={redact_text(os.fspath(to))!r}): this is an address, of which pathlib has made a path; "
-                f"give it as a string"
+            raise ArgumentError(
+                f"Upload(to={redact_text(os.fspath(to))!r}): this is an address, of which pathlib has made a path. "
+                f"Give it as a string."
             )
         self.to = check_address(os.fspath(to))
         self.files = _patterns("files", files)
@@ -210,7 +210,7 @@ def _patterns(argument: str, given: Any) -> tuple[str, ...]:
     """Return the argument as a tuple of patterns."""
     found = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
     if not all(isinstance(pattern, str) for pattern in found):
-        raise RegistrationError(
+        raise ArgumentError(
             f"Upload({argument}={given!r:.80}): give a pattern as a string, such as 'checkpoints/*', or a list of them"
         )
     return found

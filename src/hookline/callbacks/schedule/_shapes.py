@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
 from hookline.callbacks.schedule.accumulation_schedule import AccumulationSchedule
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.progress import Duration
 from hookline.progress.duration import PASSES
 
@@ -101,19 +101,19 @@ def check_options(kind: str, options: dict[str, object]) -> None:
     """Raise for an option that the shape does not take, or for a value out of range."""
     unknown = [name for name in options if name not in OPTIONS[kind]]
     if unknown:
-        raise RegistrationError(
-            f"LRSchedule({kind!r}, {unknown[0]}=…): it has no such option; it takes warmup, total, "
-            f"{', '.join(OPTIONS[kind])}"
+        raise ArgumentError(
+            f"LRSchedule({unknown[0]}=…): {kind!r} has no such option. It has warmup, total, "
+            f"{', '.join(OPTIONS[kind])}."
         )
     for name in ("start", "end"):
         value = options.get(name, 0.0)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise RegistrationError(f"LRSchedule({name}={value!r}): a factor of the learning rate, from 0 to 1")
+            raise ArgumentError(f"LRSchedule({name}={value!r}): must be a factor of the learning rate, from 0 to 1.")
     cycles = options.get("cycles", 2)
     if isinstance(cycles, bool) or not isinstance(cycles, int) or cycles < 1:
-        raise RegistrationError(f"LRSchedule(cycles={cycles!r}): a whole number of cosines, 1 or more")
+        raise ArgumentError(f"LRSchedule(cycles={cycles!r}): must be an integer >= 1.")
     if options.get("decay_shape", "sqrt") not in DECAYS:
-        raise RegistrationError(f"LRSchedule(decay_shape={options['decay_shape']!r}): choose from {', '.join(DECAYS)}")
+        raise ArgumentError(f"LRSchedule(decay_shape={options['decay_shape']!r}): use one of {', '.join(DECAYS)}.")
 
 
 def one_cycle(optimizer: Optimizer, known: dict[str, Any], who: str) -> LRScheduler:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 from hookline.events import Callback
 from hookline.progress import Duration
 from hookline.progress.duration import PASSES
@@ -30,7 +30,7 @@ class AccumulationSchedule(Callback):
             replaces ``accumulate``, and Hookline warns if the two differ.
 
     Raises:
-        RegistrationError: If the mapping is empty, a number of batches is below 1, or the keys mix units.
+        ArgumentError: If the mapping is empty, a number of batches is below 1, or the keys mix units.
 
     Example:
         >>> import torch
@@ -47,18 +47,18 @@ class AccumulationSchedule(Callback):
     """The callback decides how many batches an optimizer step uses."""
 
     def __init__(self, scheduling: Mapping[int | str | Duration, int]) -> None:
-        if not isinstance(scheduling, Mapping) or not scheduling:
-            raise RegistrationError(
-                f"AccumulationSchedule({scheduling!r}): give moments and batches a step, such as {{0: 8, 4: 1}}"
+        if not scheduling:
+            raise ArgumentError(
+                f"AccumulationSchedule(scheduling={scheduling!r}): is empty. Write for example {{0: 8, 4: 1}}."
             )
         self._entries = [(_moment(key), _factor(key, value)) for key, value in scheduling.items()]
         units = sorted({moment.unit for moment, _ in self._entries if isinstance(moment, Duration)})
         if any(isinstance(moment, int) and moment for moment, _ in self._entries):
             units = sorted({"ep", *units})
         if len(units) > 1:
-            raise RegistrationError(
-                f"AccumulationSchedule: moments in {' and '.join(units)} cannot be put in one order; use one unit "
-                f"(whole numbers are epochs)"
+            raise ArgumentError(
+                f"AccumulationSchedule(scheduling=…): {' and '.join(units)} cannot be put in one order. Use one unit. "
+                f"Integers are epochs."
             )
         self.unit = units[0] if units else "ep"
         self._words = ", ".join(f"{moment}: {factor}" for moment, factor in self._entries)
@@ -149,17 +149,15 @@ def _moment(key: object) -> int | Duration:
     """Parse a key of the schedule: an epoch or a duration."""
     if isinstance(key, int) and not isinstance(key, bool):
         if key < 0:
-            raise RegistrationError(f"AccumulationSchedule({{{key}: …}}): epochs are counted from 0")
+            raise ArgumentError(f"AccumulationSchedule(scheduling={{{key}: …}}): must be >= 0. The first epoch is 0.")
         return key
-    return Duration.parse(key, "AccumulationSchedule({…: …})")  # type: ignore[arg-type]  # It checks the type.
+    return Duration.parse(key, "AccumulationSchedule(scheduling={…: …})")  # type: ignore[arg-type]  # It checks the type.
 
 
-def _factor(key: object, value: object) -> int:
+def _factor(key: object, value: int) -> int:
     """Return the number of batches per step, after a check."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise RegistrationError(
-            f"AccumulationSchedule({{{key!r}: {value!r}}}): batches a step, a whole number from 1 on"
-        )
+    if value < 1:
+        raise ArgumentError(f"AccumulationSchedule(scheduling={{{key!r}: {value!r}}}): batches per step must be >= 1.")
     return value
 
 

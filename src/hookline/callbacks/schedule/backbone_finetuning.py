@@ -15,7 +15,7 @@ from hookline.callbacks.schedule._schedulers import (
     set_rate,
 )
 from hookline.callbacks.schedule.finetuning import Finetuning
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -48,7 +48,7 @@ class BackboneFinetuning(Finetuning):
         optimizer: Name of the optimizer. Needed only if there are several.
 
     Raises:
-        RegistrationError: If the epoch is negative, or a number is not above 0.
+        ArgumentError: If the epoch is negative, or a number is not above 0.
         SetupError: If no parameter matches ``backbone``, or nothing is left to train.
 
     Example:
@@ -81,15 +81,15 @@ class BackboneFinetuning(Finetuning):
         rounding: int = 12,
         optimizer: str | None = None,
     ) -> None:
-        if isinstance(unfreeze_backbone_at_epoch, bool) or not isinstance(unfreeze_backbone_at_epoch, int):
-            raise RegistrationError(f"BackboneFinetuning({unfreeze_backbone_at_epoch!r}): the epoch is a whole number")
         if unfreeze_backbone_at_epoch < 0:
-            raise RegistrationError(f"BackboneFinetuning({unfreeze_backbone_at_epoch}): epochs are counted from 0")
+            raise ArgumentError(
+                f"BackboneFinetuning(unfreeze_backbone_at_epoch={unfreeze_backbone_at_epoch}): must be >= 0."
+            )
         for name, value in (("backbone_initial_ratio_lr", backbone_initial_ratio_lr), ("lambda_func", lambda_func)):
-            if not callable(value) and not value > 0:
-                raise RegistrationError(f"BackboneFinetuning({name}={value!r}): give a number above 0")
-        if backbone_initial_lr is not None and not backbone_initial_lr > 0:
-            raise RegistrationError(f"BackboneFinetuning(backbone_initial_lr={backbone_initial_lr!r}): it is above 0")
+            if not callable(value) and value <= 0:
+                raise ArgumentError(f"BackboneFinetuning({name}={value!r}): must be > 0.")
+        if backbone_initial_lr is not None and backbone_initial_lr <= 0:
+            raise ArgumentError(f"BackboneFinetuning(backbone_initial_lr={backbone_initial_lr!r}): must be > 0.")
         super().__init__(backbone, train_bn=train_bn, optimizer=optimizer)
         self.unfreeze_backbone_at_epoch = unfreeze_backbone_at_epoch
         self.backbone = backbone

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from hookline.callbacks._modules import patterns_of
 from hookline.callbacks.schedule._freezing import Epochs, Frozen, check_something_is_left, named
 from hookline.callbacks.schedule._schedulers import grouping, leading, own_group, regroup, the_optimizer
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 from hookline.events import Callback
 from hookline.progress import Duration
 
@@ -43,7 +43,7 @@ class Finetuning(Callback):
         optimizer: Name of the optimizer. Needed only if there are several.
 
     Raises:
-        RegistrationError: If an entry of ``unfreeze`` is wrong, or ``lr`` or ``initial_denom_lr`` is not above 0.
+        ArgumentError: If an entry of ``unfreeze`` is wrong, or ``lr`` or ``initial_denom_lr`` is not above 0.
         SetupError: If a name or pattern matches nothing, or nothing is left to train.
 
     Example:
@@ -78,10 +78,9 @@ class Finetuning(Callback):
     ) -> None:
         self.layers = patterns_of(layers, "Finetuning") if layers else ()
         self.unfreeze = [(_moment(key), _what(key, value)) for key, value in (unfreeze or {}).items()]
-        if initial_denom_lr <= 0 or (lr is not None and lr <= 0):
-            raise RegistrationError(
-                f"Finetuning(lr={lr!r}, initial_denom_lr={initial_denom_lr!r}): give numbers above 0"
-            )
+        for name, value in (("lr", lr), ("initial_denom_lr", initial_denom_lr)):
+            if value is not None and value <= 0:
+                raise ArgumentError(f"Finetuning({name}={value!r}): must be > 0.")
         self.lr = lr
         self.initial_denom_lr = initial_denom_lr
         self.train_bn = train_bn
@@ -293,7 +292,7 @@ def _moment(key: object) -> Duration | int:
     """Parse a key of ``unfreeze``: an epoch or a duration."""
     if isinstance(key, int) and not isinstance(key, bool):
         if key < 0:
-            raise RegistrationError(f"Finetuning(unfreeze={{{key}: …}}): epochs are counted from 0")
+            raise ArgumentError(f"Finetuning(unfreeze={{{key}: …}}): must be >= 0. The first epoch is 0.")
         return key
     return Duration.parse(key, "Finetuning(unfreeze={…: …})")  # type: ignore[arg-type]  # It checks the type.
 
@@ -303,10 +302,13 @@ def _what(key: object, value: Any) -> What:
     if isinstance(value, Mapping):
         unknown = [name for name in value if name not in ("layers", "lr")]
         if unknown or "layers" not in value:
-            raise RegistrationError(
-                f"Finetuning(unfreeze={{{key!r}: {dict(value)!r}}}): give 'layers' and, if you like, 'lr'"
+            raise ArgumentError(
+                f"Finetuning(unfreeze={{{key!r}: {dict(value)!r}}}): must have 'layers', and may have 'lr'."
             )
-        patterns_of(value["layers"], "Finetuning")
+        patterns_of(value["layers"], "Finetuning", "unfreeze")
+        rate = value.get("lr")
+        if rate is not None and (not isinstance(rate, int | float) or isinstance(rate, bool) or not rate > 0):
+            raise ArgumentError(f"Finetuning(unfreeze={{{key!r}: {dict(value)!r}}}): 'lr' must be a number > 0.")
         return value
     if callable(value):
         return value  # type: ignore[no-any-return]

@@ -18,7 +18,7 @@ from hookline.callbacks.schedule._finders import (
     steepest,
 )
 from hookline.callbacks.schedule._schedulers import base_rate, scale_rate, set_rate, the_optimizer
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.events import Callback
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class LRFinder(Callback):
             Needs matplotlib.
 
     Raises:
-        RegistrationError: If an argument is out of range.
+        ArgumentError: If an argument is out of range.
         SetupError: If the run has several processes, or is a custom loop without a task.
 
     Example:
@@ -84,19 +84,17 @@ class LRFinder(Callback):
         plot: bool = True,
     ) -> None:
         if not (0 < min_lr < max_lr < math.inf):
-            raise RegistrationError(f"LRFinder(min_lr={min_lr!r}, max_lr={max_lr!r}): 0 < min_lr < max_lr")
+            raise ArgumentError(f"LRFinder(min_lr={min_lr!r}, max_lr={max_lr!r}): needs 0 < min_lr < max_lr.")
         if num_training_steps < 3 or skip_begin < 0 or skip_end < 0 or num_training_steps - skip_begin - skip_end < 2:
-            raise RegistrationError(
-                f"LRFinder(num_training_steps={num_training_steps}, skip_begin={skip_begin}, skip_end={skip_end}): two "
-                f"points or more must be left, of three or more"
+            raise ArgumentError(
+                f"LRFinder(num_training_steps={num_training_steps}, skip_begin={skip_begin}, skip_end={skip_end}): "
+                f"needs three steps or more, of which two or more are left."
             )
-        if mode not in ("exponential", "linear"):
-            raise RegistrationError(f"LRFinder(mode={mode!r}): use 'exponential' or 'linear'")
         if not 0 <= smoothing < 1:
-            raise RegistrationError(f"LRFinder(smoothing={smoothing!r}): from 0 (none) to below 1")
+            raise ArgumentError(f"LRFinder(smoothing={smoothing!r}): must be >= 0 and < 1.")
         if early_stop_threshold is not None and early_stop_threshold <= 1:
-            raise RegistrationError(
-                f"LRFinder(early_stop_threshold={early_stop_threshold!r}): above 1, or None for no early stop"
+            raise ArgumentError(
+                f"LRFinder(early_stop_threshold={early_stop_threshold!r}): must be > 1, or None for no early stop."
             )
         self.min_lr, self.max_lr = min_lr, max_lr
         self.num_training_steps = num_training_steps

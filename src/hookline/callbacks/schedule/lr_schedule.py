@@ -23,7 +23,7 @@ from hookline.callbacks.schedule._shapes import (
     one_cycle,
     steps_in,
 )
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.events import Callback
 from hookline.progress import Duration
 
@@ -63,7 +63,7 @@ class LRSchedule(Callback):
             if it has no default.
 
     Raises:
-        RegistrationError: If the name or an option is unknown, or arguments do not fit together.
+        ArgumentError: If the name or an option is unknown, or arguments do not fit together.
         SetupError: If the length of the schedule is unknown, the scheduler cannot be made, or a plateau has nothing
             to evaluate on.
 
@@ -112,32 +112,28 @@ class LRSchedule(Callback):
             self.options = {"mode": self.mode, **options}
             self.reads = (monitor,)
         elif mode is not None:
-            raise RegistrationError(f"LRSchedule(mode={mode!r}): only a plateau has a mode; leave it out")
+            raise ArgumentError(f"LRSchedule(mode={mode!r}): is for 'plateau' only. Leave it out.")
         self.writes = ("optimizer",) if optimizer is None else (f"optimizer/{optimizer}",)
         self._reset()
 
     def _check(self) -> None:
         """Raise if the arguments do not fit together."""
-        schedule, who = self.schedule, self._who
+        schedule, who = self.schedule, self._who.replace("(", "(schedule=", 1)
         if isinstance(schedule, str):
             if schedule not in NAMES:
                 close = get_close_matches(schedule, NAMES, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"there is {', '.join(NAMES)}"
-                raise RegistrationError(f"{who}: no such shape; {hint}")
+                hint = f"Did you mean {close[0]!r}?" if close else f"Use {', '.join(NAMES)}."
+                raise ArgumentError(f"{who}: no such shape. {hint}")
             if schedule in OPTIONS:
                 check_options(schedule, self.options)
-        elif isinstance(schedule, LRScheduler):
-            raise RegistrationError(f"{who}: give the class and its options; an instance goes to fit(…, scheduler=…)")
-        elif not callable(schedule):
-            raise RegistrationError(f"{who}: give a name ({', '.join(NAMES)}), a class of torch, or a function")
         if self.warmup is not None and (schedule not in (*OPTIONS, "one_cycle")):
-            raise RegistrationError(
-                f"{who}: warmup= goes with {', '.join((*OPTIONS, 'one_cycle'))}; for others use torch's SequentialLR"
+            raise ArgumentError(
+                f"{who}: warmup= goes with {', '.join((*OPTIONS, 'one_cycle'))}. For others use torch's SequentialLR."
             )
         if self.every.unit not in ("st", "ep"):
-            raise RegistrationError(f"{who}: it moves every so many steps or epochs, not every {self.every}")
+            raise ArgumentError(f"{who}: every={str(self.every)!r} is not in steps or epochs. Write '1st' or '1ep'.")
         if self._is_plateau and self._has_every:
-            raise RegistrationError(f"{who}: a plateau moves after evaluations; leave out every={str(self.every)!r}")
+            raise ArgumentError(f"{who}: a plateau steps after evaluations. Leave out every={str(self.every)!r}.")
 
     @property
     def _who(self) -> str:
@@ -354,8 +350,8 @@ def _length(name: str, given: str | float | Duration) -> Duration:
     try:
         return Duration.parse(given)  # type: ignore[arg-type]  # It checks the type.
     except ValueError as error:
-        raise RegistrationError(
-            f"LRSchedule({name}={given!r}): give a duration, or a share such as 0.1; {error}"
+        raise ArgumentError(
+            f"LRSchedule({name}={given!r}): must be a duration, or a fraction such as 0.1. {error}"
         ) from error
 
 

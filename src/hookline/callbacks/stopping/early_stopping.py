@@ -17,7 +17,6 @@ from hookline.callbacks._monitor import (
     read_patience,
     with_all_units,
 )
-from hookline.errors import RegistrationError
 from hookline.progress import Duration
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class EarlyStopping(MonitorCallback):
             ``break`` interrupts keeps its last weights; the best weights are in ``best_weights``.
 
     Raises:
-        RegistrationError: If an argument is invalid, or ``mode`` cannot be inferred from the metric's name.
+        ArgumentError: If an argument is invalid, or ``mode`` cannot be inferred from the metric's name.
 
     Example:
         >>> import torch
@@ -85,8 +84,6 @@ class EarlyStopping(MonitorCallback):
     ) -> None:
         super().__init__(monitor, mode=mode, decide_at=decide_at)
         self.patience = read_patience("EarlyStopping", patience)
-        if threshold_mode not in ("abs", "rel"):
-            raise RegistrationError(f"EarlyStopping(threshold_mode={threshold_mode!r}): use 'abs' or 'rel'")
         self.min_delta = check_min_delta("EarlyStopping", min_delta)
         self.threshold_mode = threshold_mode
         self.stopping_threshold = stopping_threshold

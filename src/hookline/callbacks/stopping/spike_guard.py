@@ -14,7 +14,7 @@ from hookline.callbacks.stopping._guards import BeforeBatch, gradients_of, modul
 from hookline.callbacks.stopping._spikes import BadBatches, Judgement, Measured, Method, Row, StepWindow, UsualValues
 from hookline.checkpoint.decode import decode
 from hookline.checkpoint.encode import encode
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule
 
@@ -50,7 +50,7 @@ class SpikeGuard(Callback):
             next to it.
 
     Raises:
-        RegistrationError: If an argument is invalid.
+        ArgumentError: If an argument is invalid.
         SetupError: If ``action="skip"`` is used with several optimizers or with LBFGS, whose updates may happen before
             the spike is found.
 
@@ -86,20 +86,13 @@ class SpikeGuard(Callback):
         snapshot_every: str | Duration = "100st",
         keep_batches: bool = True,
     ) -> None:
-        for name, value, known in (
-            ("monitor", monitor, ("loss", "gradients")),
-            ("action", action, ("skip", "rollback")),
-            ("method", method, tuple(THRESHOLDS)),
-        ):
-            if value not in known:
-                raise RegistrationError(f"SpikeGuard({name}={value!r}): use {' or '.join(map(repr, known))}")
         self.threshold = THRESHOLDS[method] if threshold is None else float(threshold)
         if not (math.isfinite(self.threshold) and self.threshold > (1 if method == "factor" else 0)):
-            raise RegistrationError(f"SpikeGuard(threshold={threshold}): give more than {int(method == 'factor')}")
+            raise ArgumentError(f"SpikeGuard(threshold={threshold}): must be finite and > {int(method == 'factor')}.")
         if not 2 <= warmup <= window or max_spikes < 0:
-            raise RegistrationError(
+            raise ArgumentError(
                 f"SpikeGuard(window={window}, warmup={warmup}, max_spikes={max_spikes}): "
-                f"warmup is from 2 to window, max_spikes 0 or more"
+                f"needs 2 <= warmup <= window and max_spikes >= 0."
             )
         self.monitor, self.action, self.method = monitor, action, method
         self.window, self.warmup, self.max_spikes = window, warmup, max_spikes

@@ -14,7 +14,7 @@ from hookline.callbacks._monitor import (
     read_patience,
     with_all_units,
 )
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 from hookline.progress import Duration
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class StopAtThreshold(MonitorCallback):
             ``None``: ``"epoch"`` for a ``train/…`` metric, else ``"eval"``. A ``val/…`` value counts once.
 
     Raises:
-        RegistrationError: If an argument is invalid, or ``mode`` cannot be inferred from the metric's name.
+        ArgumentError: If an argument is invalid, or ``mode`` cannot be inferred from the metric's name.
 
     Example:
         >>> import torch
@@ -64,10 +64,8 @@ class StopAtThreshold(MonitorCallback):
         patience: int | str | Duration = 1,
         decide_at: DecideAt | None = None,
     ) -> None:
-        if when not in ("reached", "missed"):
-            raise RegistrationError(f"StopAtThreshold(when={when!r}): use 'reached' or 'missed'")
-        if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not math.isfinite(threshold):
-            raise RegistrationError(f"StopAtThreshold(threshold={threshold!r}): give a finite number")
+        if not math.isfinite(threshold):
+            raise ArgumentError(f"StopAtThreshold(threshold={threshold!r}): must be finite.")
         super().__init__(monitor, mode=mode, decide_at=decide_at)
         self.threshold = threshold
         self.when = when

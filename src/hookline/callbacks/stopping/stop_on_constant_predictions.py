@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.events import Callback
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class StopOnConstantPredictions(Callback):
         tolerance: Numbers that differ by no more than this are the same.
 
     Raises:
-        RegistrationError: If an argument is invalid.
+        ArgumentError: If an argument is invalid.
         SetupError: If ``fit`` has no validation loader, or the outputs need ``predictions``.
 
     Example:
@@ -66,19 +66,12 @@ class StopOnConstantPredictions(Callback):
         patience: int = 1,
         tolerance: float = 0.0,
     ) -> None:
-        if action not in ("stop", "warn"):
-            raise RegistrationError(f"StopOnConstantPredictions(action={action!r}): use 'stop' or 'warn'")
-        if predictions is not None and not callable(predictions):
-            raise RegistrationError(
-                f"StopOnConstantPredictions(predictions={predictions!r}): give a function of the outputs"
-            )
-        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
-            raise RegistrationError(f"StopOnConstantPredictions(patience={patience!r}): give 1 or more evaluations")
-        if not tolerance >= 0 or (value is not None and not math.isfinite(value)):
-            raise RegistrationError(
-                f"StopOnConstantPredictions(value={value!r}, tolerance={tolerance!r}): give finite numbers, "
-                f"the tolerance 0 or more"
-            )
+        if patience < 1:
+            raise ArgumentError(f"StopOnConstantPredictions(patience={patience!r}): must be >= 1.")
+        if tolerance < 0:
+            raise ArgumentError(f"StopOnConstantPredictions(tolerance={tolerance!r}): must be >= 0.")
+        if value is not None and not math.isfinite(value):
+            raise ArgumentError(f"StopOnConstantPredictions(value={value!r}): must be finite.")
         self.value = value
         self.action = action
         self.predictions = predictions

@@ -11,7 +11,7 @@ import torch
 
 from hookline.callbacks._monitor import check_metric_name
 from hookline.callbacks.stopping._guards import BeforeBatch, gradients_of, module_of, not_finite, total_norm
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule
 from hookline.run.history import missing_metric
@@ -36,7 +36,7 @@ class StopOnNaN(Callback):
             the next check, gradients are not, and either may be in the weights by then. ``None``: at every step.
 
     Raises:
-        RegistrationError: If an argument is invalid, or ``every`` is given without ``"loss"`` or ``"gradients"``.
+        ArgumentError: If an argument is invalid, or ``every`` is given without ``"loss"`` or ``"gradients"``.
 
     Example:
         >>> import torch
@@ -62,14 +62,14 @@ class StopOnNaN(Callback):
         self, monitor: str | Sequence[str] = ("loss", "gradients"), *, every: str | Duration | None = None
     ) -> None:
         names = (monitor,) if isinstance(monitor, str) else tuple(monitor)
-        if not names or not all(isinstance(name, str) and name for name in names):
-            raise RegistrationError(f"StopOnNaN(monitor={monitor!r}): name 'loss', 'gradients' or metrics")
+        if not all(names) or not names:
+            raise ArgumentError(f"StopOnNaN(monitor={monitor!r}): give 'loss', 'gradients' or names of metrics.")
         self.monitor = names
         self.every = None if every is None else Duration.parse(every, "StopOnNaN(every=…)")
         if self.every is not None and not {"loss", "gradients"} & set(names):
-            raise RegistrationError(
-                f"StopOnNaN({monitor!r}, every={every!r}): every is for 'loss' and 'gradients'; metrics are looked at "
-                f"when they are final"
+            raise ArgumentError(
+                f"StopOnNaN(every={every!r}): is for 'loss' and 'gradients' only. Metrics are checked when they are "
+                f"final. Leave it out."
             )
         for name in names:
             if name not in ("loss", "gradients"):

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError, SetupError
 from hookline.events import Callback
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class StopOnSignal(Callback):
             exit code stays the same.
 
     Raises:
-        RegistrationError: If a signal does not exist or cannot be used (SIGINT, SIGKILL, SIGSTOP), or ``requeue`` is
+        ArgumentError: If a signal does not exist or cannot be used (SIGINT, SIGKILL, SIGSTOP), or ``requeue`` is
             invalid.
 
     Example:
@@ -47,8 +47,6 @@ class StopOnSignal(Callback):
 
     def __init__(self, *signals: str | int, requeue: Requeue | Literal["slurm"] | None = None) -> None:
         self.signals = (signal.SIGTERM, *(found for one in signals if (found := _signal(one)) is not signal.SIGTERM))
-        if requeue is not None and requeue != "slurm" and not callable(requeue):
-            raise RegistrationError(f"StopOnSignal(requeue={requeue!r}): give a function of run, or 'slurm'")
         self.requeue = requeue
         self._preempted = False
 
@@ -79,12 +77,12 @@ def _signal(given: str | int) -> signal.Signals:
     try:
         found = signal.Signals[given] if isinstance(given, str) else signal.Signals(given)
     except (KeyError, ValueError):
-        raise RegistrationError(
-            f"StopOnSignal({given!r}): no such signal; write for example StopOnSignal('SIGUSR1')"
+        raise ArgumentError(
+            f"StopOnSignal(signals={given!r}): no such signal. Write for example StopOnSignal('SIGUSR1')."
         ) from None
     if found in (signal.SIGKILL, signal.SIGSTOP, signal.SIGINT):
         why = "Ctrl-C has its own meaning" if found is signal.SIGINT else "no program can catch it"
-        raise RegistrationError(f"StopOnSignal({found.name!r}): {why}")
+        raise ArgumentError(f"StopOnSignal(signals={found.name!r}): {why}. Use another signal.")
     return found
 
 
@@ -92,7 +90,7 @@ def _requeue_in_slurm() -> None:
     """Put this Slurm job, or this task of a job array, back into the queue."""
     job = os.environ.get("SLURM_JOB_ID", "")
     if not job.isascii() or not job.isdigit():
-        raise RegistrationError(f"StopOnSignal(requeue='slurm'): SLURM_JOB_ID={job!r} is not the number of a job")
+        raise SetupError(f"StopOnSignal(requeue='slurm'): SLURM_JOB_ID={job!r} is not the number of a job.")
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID", ""), os.environ.get("SLURM_ARRAY_TASK_ID", "")
     if array.isdigit() and task.isdigit():
         job = f"{array}_{task}"

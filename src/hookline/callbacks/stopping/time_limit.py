@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
-from hookline.errors import DurationError, RegistrationError, SetupError
+from hookline.errors import ArgumentError, DurationError, SetupError
 from hookline.events import Callback
 from hookline.progress import Duration
 
@@ -31,7 +31,7 @@ class TimeLimit(Callback):
             none.
 
     Raises:
-        RegistrationError: If an argument is invalid, or both ``duration`` and ``until`` are missing.
+        ArgumentError: If an argument is invalid, or both ``duration`` and ``until`` are missing.
         SetupError: If ``until`` less ``margin`` has already passed when ``fit`` starts.
 
     Example:
@@ -55,19 +55,17 @@ class TimeLimit(Callback):
         margin: Time | None = None,
     ) -> None:
         if duration is None and until is None:
-            raise RegistrationError("TimeLimit(): give a duration, such as TimeLimit('2h'), or until=")
-        if count not in ("run", "process"):
-            raise RegistrationError(f"TimeLimit(count={count!r}): use 'run' (over all resumes) or 'process'")
-        if until is not None and (not isinstance(until, datetime) or until.tzinfo is None):
-            raise RegistrationError(
-                f"TimeLimit(until={until!r}): give a datetime with a time zone, such as "
-                f"datetime(2030, 1, 31, 12, 0).astimezone()"
+            raise ArgumentError("TimeLimit(): has no limit. Write for example duration='2h', or until=….")
+        if until is not None and until.tzinfo is None:
+            raise ArgumentError(
+                f"TimeLimit(until={until!r}): has no time zone. Give for example "
+                f"datetime(2030, 1, 31, 12, 0).astimezone()."
             )
         self.duration = None if duration is None else _time("duration", duration)
         self.margin = None if margin is None else _time("margin", margin)
         if self.duration is not None and self.margin is not None and self.margin >= self.duration:
-            raise RegistrationError(
-                f"TimeLimit(margin={str(self.margin)!r}) leaves nothing of the {self.duration} for training"
+            raise ArgumentError(
+                f"TimeLimit(margin={str(self.margin)!r}): leaves no time of the {self.duration} for training."
             )
         self.count = count
         self.until = until
@@ -119,12 +117,12 @@ def _time(name: str, given: Time) -> Duration:
     """Return the argument as a duration in seconds."""
     if isinstance(given, timedelta):
         if given <= timedelta(0):
-            raise RegistrationError(f"TimeLimit({name}={given!r}): give more than no time")
+            raise ArgumentError(f"TimeLimit({name}={given!r}): must be > 0.")
         return Duration(given.total_seconds(), "s")
     try:
         duration = Duration.parse(given)
     except DurationError as error:
-        raise RegistrationError(f"TimeLimit({name}={given!r}): {error}") from None
+        raise ArgumentError(f"TimeLimit({name}={given!r}): {error}") from None
     if duration.unit != "s":
-        raise RegistrationError(f"TimeLimit({name}={given!r}): give a time, such as '90s', '30m', '1h30m' or '2d'")
+        raise ArgumentError(f"TimeLimit({name}={given!r}): must be a time, such as '90s', '30m', '1h30m' or '2d'.")
     return duration

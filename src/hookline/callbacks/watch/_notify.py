@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 from hookline.callbacks._monitor import check_metric_name
 from hookline.callbacks._text import MAX_ERROR_CHARS, format_error, format_size, format_time
 from hookline.callbacks._worker import BackgroundWorker
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.progress.counted import counted
 from hookline.records.plain import plain
 from hookline.records.redact import HIDDEN, redact_text
@@ -217,42 +217,42 @@ def mail_of(
     security: Security,
     timeout: float,
 ) -> Mail:
-    """Return the mail transport for the arguments of ``Notify``, or raise ``RegistrationError``."""
-    if not to or not all(isinstance(address, str) and "@" in address and "\n" not in address for address in to):
-        raise RegistrationError(f"Notify(to={list(to)!r}): give one or more mail addresses, such as 'me@example.org'")
+    """Return the mail transport for the arguments of ``Notify``, or raise ``ArgumentError``."""
+    if not to:
+        raise ArgumentError("Notify(smtp=…): needs an address. Add to='me@example.org'.")
+    if not all("@" in address and "\n" not in address for address in to):
+        raise ArgumentError(f"Notify(to={list(to)!r}): must be mail addresses, such as 'me@example.org'.")
     if not smtp:
-        raise RegistrationError("Notify(to=…): say through which server: smtp='mail.example.org:587'")
-    if security not in PORTS:
-        raise RegistrationError(f"Notify(security={security!r}): use one of {', '.join(PORTS)}")
+        raise ArgumentError("Notify(to=…): needs a mail server. Add smtp='mail.example.org:587'.")
     host, port = _host_and_port(smtp, PORTS[security])
     if (user is None) != (password is None):
-        raise RegistrationError("Notify: give user and password, or neither of them")
+        raise ArgumentError("Notify(user=…, password=…): needs both or neither of them.")
     if password is not None and security == "none" and host not in LOOPBACK:
-        raise RegistrationError(
-            f"Notify(security='none', password=…): all could read the password on its way to {host}; use 'starttls' or "
-            f"'ssl'"
+        raise ArgumentError(
+            f"Notify(security='none', password=…): the password would be readable on its way to {host}. Use "
+            f"'starttls' or 'ssl'."
         )
     own = sender or (user if user is not None and "@" in user else to[0])
     if "@" not in own or "\n" in own:
-        raise RegistrationError(f"Notify(sender={own!r}): give a mail address")
+        raise ArgumentError(f"Notify(sender={own!r}): must be a mail address.")
     return Mail(host, port, own, tuple(to), user, None if password is None else Secret(password), security, timeout)
 
 
 def webhook_of(address: str, timeout: float) -> Webhook:
-    """Return the webhook for the arguments of ``Notify``, or raise ``RegistrationError``."""
+    """Return the webhook for the arguments of ``Notify``, or raise ``ArgumentError``."""
     if (wrong := _wrong_with(address)) is not None:
-        raise RegistrationError(f"Notify(webhook=…): {wrong}")
+        raise ArgumentError(f"Notify(webhook=…): {wrong}")
     return Webhook(Secret(address), timeout)
 
 
 def apprise_of(addresses: Sequence[str]) -> Apprise:
-    """Return the apprise transport for the arguments of ``Notify``, or raise ``RegistrationError``."""
+    """Return the apprise transport for the arguments of ``Notify``, or raise ``ArgumentError``."""
     if find_spec("apprise") is None:
         raise SetupError("Notify(apprise=…) needs apprise: pip install 'hookline[notify]'")
     services = import_module("apprise").Apprise
     for index, address in enumerate(addresses):
         if not isinstance(address, str) or services.instantiate(address, suppress_exceptions=True) is None:
-            raise RegistrationError(
+            raise ArgumentError(
                 f"Notify(apprise=…): apprise does not know address {index + 1}. Write one such as 'discord://…'."
             )
     return Apprise(tuple(map(Secret, addresses)))
@@ -287,7 +287,7 @@ def _host_and_port(smtp: str, usual: int) -> tuple[str, int]:
     except ValueError:
         port = -1
     if not parts.hostname or port == -1 or parts.path or "@" in smtp:
-        raise RegistrationError(f"Notify(smtp={smtp!r}): give 'mail.example.org' or 'mail.example.org:587'")
+        raise ArgumentError(f"Notify(smtp={smtp!r}): must be 'mail.example.org' or 'mail.example.org:587'.")
     return parts.hostname, usual if port is None else port
 
 
@@ -318,7 +318,7 @@ class Alert:
         except ValueError:
             value = math.nan
         if found is None or math.isnan(value):
-            raise RegistrationError(
+            raise ArgumentError(
                 f"Notify(when={text!r}): not a condition. Write a metric, one of {', '.join(SIGNS)} and a number, "
                 f"such as 'val/loss > 2'."
             )

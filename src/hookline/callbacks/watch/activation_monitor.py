@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hookline.callbacks._modules import check_patterns, matches, patterns_of, patterns_or_all
 from hookline.callbacks._sampled_steps import SampledSteps
 from hookline.callbacks._trees import tensors
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.events import Callback
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class ActivationMonitor(Callback):
             all except ``"std"``.
 
     Raises:
-        RegistrationError: If a statistic is unknown. At setup, also if a name or pattern matches nothing in the
+        ArgumentError: If a statistic is unknown. At setup, also if a name or pattern matches nothing in the
             model.
 
     Example:
@@ -85,8 +85,8 @@ class ActivationMonitor(Callback):
         self._ignored = patterns_of(names, "ActivationMonitor", "ignore") if names else ()
         self.statistics = (statistics,) if isinstance(statistics, str) else tuple(statistics)
         if not self.statistics or not set(self.statistics) <= set(STATISTICS):
-            raise RegistrationError(
-                f"ActivationMonitor(statistics={self.statistics!r}): choose from {', '.join(STATISTICS)}"
+            raise ArgumentError(
+                f"ActivationMonitor(statistics={self.statistics!r}): use one or more of {', '.join(STATISTICS)}."
             )
         self._detach: list[Callable[[], None]] = []
         self._values: dict[str, Tensor] = {}

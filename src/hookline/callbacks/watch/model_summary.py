@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hookline.callbacks._text import format_count
 from hookline.callbacks.watch._model_inspection import Observer, Seen, layers, render
 from hookline.callbacks.watch.progress.redirect import is_terminal
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 from hookline.events import Callback
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class ModelSummary(Callback):
         print: Print the table. ``False``: only log it.
 
     Raises:
-        RegistrationError: If ``depth`` is less than 1.
+        ArgumentError: If ``depth`` is less than 1.
 
     Example:
         >>> import torch
@@ -62,8 +62,8 @@ class ModelSummary(Callback):
     ranks = "zero"
 
     def __init__(self, depth: int | None = 2, *, flops: bool = True, print: bool = True) -> None:
-        if depth is not None and (not isinstance(depth, int) or isinstance(depth, bool) or depth < 1):
-            raise RegistrationError(f"ModelSummary(depth={depth!r}): a number of levels, 1 or more, or None for all")
+        if depth is not None and depth < 1:
+            raise ArgumentError(f"ModelSummary(depth={depth!r}): must be >= 1, or None for all levels.")
         self.depth = depth
         self.flops = flops
         self.print = print

@@ -17,7 +17,7 @@ from hookline.callbacks.watch._notify import (
     mail_of,
     webhook_of,
 )
-from hookline.errors import MetricError, RegistrationError, words_of
+from hookline.errors import ArgumentError, MetricError, words_of
 from hookline.events import Callback
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Notify(Callback):
             most 600.
 
     Raises:
-        RegistrationError: If neither a webhook nor a mail server is given, or an argument is invalid.
+        ArgumentError: If neither a webhook nor a mail server is given, or an argument is invalid.
 
     Example:
         >>> import torch
@@ -99,9 +99,9 @@ class Notify(Callback):
             self._arguments.pop(name, None)
         self.on = _strings(on)
         if not set(self.on) <= set(EVENTS):
-            raise RegistrationError(f"Notify(on={self.on!r}): choose from {', '.join(EVENTS)}")
-        if not isinstance(timeout, int | float) or not 0 < timeout <= 600:
-            raise RegistrationError(f"Notify(timeout={timeout!r}): give seconds, more than 0 and at most 600")
+            raise ArgumentError(f"Notify(on={self.on!r}): use one or more of {', '.join(EVENTS)}.")
+        if not 0 < timeout <= 600:
+            raise ArgumentError(f"Notify(timeout={timeout!r}): must be > 0 and at most 600 seconds.")
         self.when = tuple(map(Alert.parse, _strings(when)))
         self.metrics = _strings(metrics)
         self.attach = _strings(attach)
@@ -114,7 +114,9 @@ class Notify(Callback):
         if apprise:
             self._transports.append(apprise_of(_strings(apprise)))
         if not self._transports:
-            raise RegistrationError("Notify(): say where to: webhook='https://…', or to='me@example.org' and smtp='…'")
+            raise ArgumentError(
+                "Notify(): has no address. Give webhook='https://…', or to='me@example.org' and smtp='…'."
+            )
         self.reads = ("*", *dict.fromkeys(alert.metric for alert in self.when))
         self._outboxes: list[Outbox] = []
         self.holding: list[str] = []

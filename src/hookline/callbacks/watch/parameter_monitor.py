@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hookline.callbacks._modules import check_patterns, matches, patterns_or_all
 from hookline.callbacks.watch._interval import IntervalMonitor
 from hookline.distributed.dtensors import whole
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 from hookline.progress import Duration, Schedule
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class ParameterMonitor(IntervalMonitor):
         histograms: Also log a histogram of each parameter as ``parameters/values/<name>``.
 
     Raises:
-        RegistrationError: If a statistic is unknown. At setup, also if a name or pattern matches no parameter.
+        ArgumentError: If a statistic is unknown. At setup, also if a name or pattern matches no parameter.
 
     Example:
         >>> import torch
@@ -71,8 +71,8 @@ class ParameterMonitor(IntervalMonitor):
         self._patterns = patterns_or_all(layers, "ParameterMonitor")
         self.statistics = (statistics,) if isinstance(statistics, str) else tuple(statistics)
         if not set(self.statistics) <= STATISTICS.keys() or not (self.statistics or histograms):
-            raise RegistrationError(
-                f"ParameterMonitor(statistics={self.statistics!r}): choose from {', '.join(STATISTICS)}"
+            raise ArgumentError(
+                f"ParameterMonitor(statistics={self.statistics!r}): use one or more of {', '.join(STATISTICS)}."
             )
         self.histograms = histograms
         super().__init__()

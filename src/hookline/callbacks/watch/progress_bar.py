@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 from hookline.callbacks.watch.progress import styles
 from hookline.callbacks.watch.progress.display import ProgressDisplay
 from hookline.callbacks.watch.progress.following import Following
-from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration
 
@@ -36,7 +35,7 @@ class ProgressBar(Following, Callback):
             notebook twice per second; in a log every 10 s, and less often in a long run.
 
     Raises:
-        RegistrationError: If ``metrics`` is a string or ``style`` is unknown.
+        ArgumentError: If ``metrics`` is a string or ``style`` is unknown.
         SetupError: If ``style`` is ``"tqdm"`` and tqdm is not installed.
 
     Example:
@@ -68,12 +67,8 @@ class ProgressBar(Following, Callback):
         style: Literal["auto", "rich", "plain", "notebook", "tqdm"] | ProgressDisplay | None = "auto",
         every: str | Duration | None = None,
     ) -> None:
-        if isinstance(metrics, str):
-            raise RegistrationError(f"ProgressBar({metrics!r}): give a tuple of names, ({metrics!r},)")
         styles.check(style)
         self.metrics = tuple(metrics)
-        if not all(isinstance(name, str) for name in self.metrics):
-            raise RegistrationError(f"ProgressBar({self.metrics!r}): the names of metrics are texts, ('val/loss',)")
         self.style = style
         self.every = None if every is None else Duration.parse(every, "ProgressBar(every=…)")
         super().__init__()

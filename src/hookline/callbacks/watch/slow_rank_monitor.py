@@ -14,7 +14,7 @@ import torch
 
 from hookline.callbacks.watch._interval import Aside
 from hookline.distributed import this_process
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 from hookline.events import Callback
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class SlowRankMonitor(Callback):
             once, until the rank has caught up.
 
     Raises:
-        RegistrationError: If ``factor`` is not larger than 1 or ``patience`` is less than 1.
+        ArgumentError: If ``factor`` is not larger than 1 or ``patience`` is less than 1.
 
     Example:
         >>> SlowRankMonitor(factor=2).factor
@@ -80,10 +80,10 @@ class SlowRankMonitor(Callback):
     state_depends_on = ("factor",)
 
     def __init__(self, *, factor: float = 1.5, patience: int = 3) -> None:
-        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 < factor < math.inf:
-            raise RegistrationError(f"SlowRankMonitor(factor={factor!r}): how many times slower is slow; more than 1")
-        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
-            raise RegistrationError(f"SlowRankMonitor(patience={patience!r}): a number of intervals, 1 or more")
+        if not 1 < factor < math.inf:
+            raise ArgumentError(f"SlowRankMonitor(factor={factor!r}): must be finite and > 1.")
+        if patience < 1:
+            raise ArgumentError(f"SlowRankMonitor(patience={patience!r}): must be >= 1.")
         self.factor = factor
         self.patience = patience
         self._slow_rank, self._slow_for, self._said = -1, 0, False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import torch
 
 from hookline.callbacks.watch._interval import Aside, IntervalMonitor
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -48,7 +48,7 @@ class SpeedMonitor(IntervalMonitor):
         peak: Peak FLOPs per second of one device. ``None``: taken from a table of common GPUs.
 
     Raises:
-        RegistrationError: If ``window`` is less than 1 or ``peak`` is not positive.
+        ArgumentError: If ``window`` is less than 1 or ``peak`` is not positive.
 
     Example:
         >>> import torch
@@ -67,10 +67,12 @@ class SpeedMonitor(IntervalMonitor):
     writes = ("speed/*",)
 
     def __init__(self, window: int = 1, *, data_wait: bool = False, peak: float | None = None) -> None:
-        if not isinstance(window, int) or isinstance(window, bool) or window < 1:
-            raise RegistrationError(f"SpeedMonitor(window={window!r}): a number of intervals, 1 or more")
-        if peak is not None and not peak > 0:
-            raise RegistrationError(f"SpeedMonitor(peak={peak!r}): operations a second, such as 312e12")
+        if window < 1:
+            raise ArgumentError(f"SpeedMonitor(window={window!r}): must be >= 1.")
+        if peak is not None and peak <= 0:
+            raise ArgumentError(
+                f"SpeedMonitor(peak={peak!r}): must be > 0. Give operations per second, such as 312e12."
+            )
         self.window = window
         self.data_wait = data_wait
         self.peak = peak

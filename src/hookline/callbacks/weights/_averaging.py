@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hookline.callbacks._ending import has_returned
 from hookline.distributed.dtensors import is_spread, part_of, spread_like
-from hookline.errors import CheckpointMismatchError, RegistrationError
+from hookline.errors import ArgumentError, CheckpointMismatchError, RegistrationError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule
 
@@ -327,7 +327,7 @@ def floating_dtype(owner: str, given: torch.dtype | str | None) -> torch.dtype |
         return None
     dtype = getattr(torch, given, None) if isinstance(given, str) else given
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise RegistrationError(f"{owner}(dtype={given!r}): give a floating-point dtype, such as 'float32', or None")
+        raise ArgumentError(f"{owner}(dtype={given!r}): must be a floating-point dtype, such as 'float32', or None.")
     return dtype
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hookline.callbacks.weights._averaging import AveragingCallback
-from hookline.errors import RegistrationError
+from hookline.errors import ArgumentError
 from hookline.progress import Duration
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class EMA(AveragingCallback):
         apply_at_end: Load the average into the model when ``fit`` returns.
 
     Raises:
-        RegistrationError: If ``decay`` is out of range, or ``dtype`` is not a floating-point dtype.
+        ArgumentError: If ``decay`` is out of range, or ``dtype`` is not a floating-point dtype.
 
     Example:
         >>> import torch
@@ -60,7 +60,7 @@ class EMA(AveragingCallback):
         apply_at_end: bool = True,
     ) -> None:
         if not 0 <= decay < 1:
-            raise RegistrationError(f"EMA(decay={decay!r}): give a share from 0 up to, but not 1; 0.999 is usual")
+            raise ArgumentError(f"EMA(decay={decay!r}): must be >= 0 and < 1.")
         self.decay = decay
         self.start = None if start is None else Duration.parse(start, "EMA(start=…)")
         self.warmup = warmup

@@ -15,7 +15,7 @@ from torch.nn.utils.prune import BasePruningMethod
 from hookline.callbacks._ending import has_returned
 from hookline.callbacks._modules import check_patterns, matches, patterns_of
 from hookline.callbacks.weights._masks import METHODS, Rule, next_masks, pruned_share
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule
 
@@ -56,7 +56,7 @@ class Pruning(Callback):
             from a later time such as ``"1ep"``. This also resets the optimizer state, but not the learning rates.
 
     Raises:
-        RegistrationError: If the method is unknown, or an amount is out of range.
+        ArgumentError: If the method is unknown, or an amount is out of range.
         SetupError: If a pattern matches nothing, or a parameter cannot be pruned in this way.
 
     Example:
@@ -88,8 +88,6 @@ class Pruning(Callback):
         end: str | Duration | None = None,
         lottery_ticket: bool | str | Duration = False,
     ) -> None:
-        if of not in ("remaining", "all"):
-            raise RegistrationError(f"Pruning(of={of!r}): an amount is that of the 'remaining' weights, or of 'all'")
         self.amount = amount if callable(amount) else checked_amount(amount)
         self.rule = _rule(pruning_fn, use_global_unstructured, pruning_dim, pruning_norm, of_all=of == "all")
         self.parameters = None if parameters is None else patterns_of(parameters, "Pruning", "parameters")
@@ -285,7 +283,9 @@ def checked_amount(amount: Any) -> float:
     """Return the amount if it is a fraction from 0 to 1 or an integer."""
     whole = isinstance(amount, int) and not isinstance(amount, bool)
     if not (whole or (isinstance(amount, float) and amount <= 1)) or amount < 0:
-        raise RegistrationError(f"Pruning(amount={amount!r}): give a share from 0.0 to 1.0, or a whole number")
+        raise ArgumentError(
+            f"Pruning(amount={amount!r}): must be a fraction from 0.0 to 1.0, or a number of weights >= 0."
+        )
     return amount  # type: ignore[no-any-return]
 
 
@@ -294,13 +294,13 @@ def _rule(fn: str | type[BasePruningMethod], together: bool, dim: int, norm: Any
     if isinstance(fn, str):
         if fn not in METHODS:
             close = get_close_matches(fn, METHODS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there is {', '.join(METHODS)}"
-            raise RegistrationError(f"Pruning(pruning_fn={fn!r}): no such method; {hint}")
+            hint = f"Did you mean {close[0]!r}?" if close else f"Use one of {', '.join(METHODS)}."
+            raise ArgumentError(f"Pruning(pruning_fn={fn!r}): no such method. {hint}")
         method = METHODS[fn]
     elif isinstance(fn, type) and issubclass(fn, BasePruningMethod):
         method = fn
     else:
-        raise RegistrationError(f"Pruning(pruning_fn={fn!r}): give a name, or a class that is a BasePruningMethod")
+        raise ArgumentError(f"Pruning(pruning_fn={fn!r}): must be a name, or a subclass of BasePruningMethod.")
     structured = getattr(method, "PRUNING_TYPE", "") == "structured"
     options: dict[str, Any] = {"dim": dim} if structured else {}
     if fn == "ln_structured":
@@ -314,11 +314,11 @@ def _check_method(method: type[BasePruningMethod], given: Sequence[str]) -> None
     who, call = method.__name__, ", ".join(f"{name}=…" for name in given)
     if inspect.isabstract(method):
         missing = ", ".join(sorted(method.__abstractmethods__))
-        raise RegistrationError(f"Pruning(pruning_fn={who}): the class is abstract. Write its {missing}.")
+        raise ArgumentError(f"Pruning(pruning_fn={who}): the class is abstract. Write its {missing}.")
     try:
         inspect.signature(method).bind(**dict.fromkeys(given))
     except TypeError as error:
-        raise RegistrationError(
+        raise ArgumentError(
             f"Pruning(pruning_fn={who}): it is made as {who}({call}), which its __init__ does not take: {error}. "
             f"Write def __init__(self, {', '.join(given)})."
         ) from None

@@ -13,7 +13,7 @@ from torch import nn
 
 from hookline.callbacks._ending import has_returned
 from hookline.callbacks._modules import check_patterns, matches, patterns_or_all
-from hookline.errors import CheckpointMismatchError, RegistrationError, SetupError
+from hookline.errors import ArgumentError, CheckpointMismatchError, SetupError
 from hookline.events import Callback
 from hookline.progress import Duration
 
@@ -55,7 +55,7 @@ class QuantizationAwareTraining(Callback):
             precision, with simulated quantization.
 
     Raises:
-        RegistrationError: If ``weight_bits``, ``activation_bits`` or ``group_size`` is out of range.
+        ArgumentError: If ``weight_bits``, ``activation_bits`` or ``group_size`` is out of range.
         SetupError: If torchao is missing, a pattern matches no ``nn.Linear``, or a layer is already quantized.
 
     Example:
@@ -86,13 +86,11 @@ class QuantizationAwareTraining(Callback):
         convert: bool = True,
     ) -> None:
         if weight_bits not in range(2, 9):
-            raise RegistrationError(f"QuantizationAwareTraining(weight_bits={weight_bits!r}): give 2 to 8")
+            raise ArgumentError(f"QuantizationAwareTraining(weight_bits={weight_bits!r}): must be from 2 to 8.")
         if activation_bits not in (8, None):
-            raise RegistrationError(
-                f"QuantizationAwareTraining(activation_bits={activation_bits!r}): give 8, or None to leave them alone"
-            )
-        if group_size is not None and (not isinstance(group_size, int) or group_size < 1):
-            raise RegistrationError(f"QuantizationAwareTraining(group_size={group_size!r}): give 1 or more, or None")
+            raise ArgumentError(f"QuantizationAwareTraining(activation_bits={activation_bits!r}): must be 8, or None.")
+        if group_size is not None and group_size < 1:
+            raise ArgumentError(f"QuantizationAwareTraining(group_size={group_size!r}): must be >= 1, or None.")
         self.weight_bits = weight_bits
         self.activation_bits = activation_bits
         self.group_size = group_size

@@ -12,7 +12,7 @@ from torch import Tensor
 from hookline.callbacks._ending import was_interrupted
 from hookline.callbacks.weights._averaging import AveragingCallback
 from hookline.callbacks.weights._batch_norm import Call, computed_statistics, statistics_of
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 from hookline.progress import Duration
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class SWA(AveragingCallback):
         apply_at_end: Load the mean into the model when ``fit`` returns.
 
     Raises:
-        RegistrationError: If a learning rate is not above 0, or ``annealing_strategy`` is unknown.
+        ArgumentError: If a learning rate is not above 0, or ``annealing_strategy`` is unknown.
         SetupError: If ``start`` is after the end of the run, or ``swa_lrs`` does not fit the parameter groups.
 
     Example:
@@ -72,12 +72,8 @@ class SWA(AveragingCallback):
     ) -> None:
         self.swa_lrs = list(swa_lrs) if isinstance(swa_lrs, Sequence) else swa_lrs
         given = self.swa_lrs if isinstance(self.swa_lrs, list) else [] if self.swa_lrs is None else [self.swa_lrs]
-        if any(isinstance(lr, bool) or not isinstance(lr, int | float) or not lr > 0 for lr in given):
-            raise RegistrationError(
-                f"SWA(swa_lrs={swa_lrs!r}): give learning rates above 0, or None to leave them alone"
-            )
-        if annealing_strategy not in ("cos", "linear"):
-            raise RegistrationError(f"SWA(annealing_strategy={annealing_strategy!r}): give 'cos' or 'linear'")
+        if any(lr <= 0 for lr in given):
+            raise ArgumentError(f"SWA(swa_lrs={swa_lrs!r}): must be > 0, or None for the learning rates of the run.")
         self.writes = ("weights",) if swa_lrs is None else ("weights", "optimizer")
         self.start = Duration.parse(start, "SWA(start=…)")
         self.annealing = Duration.parse(annealing, "SWA(annealing=…)")

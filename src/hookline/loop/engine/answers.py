@@ -180,7 +180,7 @@ class LoopAnswers:
         data, where = self._loop.data, f"run.limit_batches({stage!r}, {count!r})"
         if stage not in LOADERS:
             raise SetupError(f"{where}: no such stage. Use {', '.join(map(repr, LOADERS))}.")
-        if count is not None and (not isinstance(count, int) or count < 1):
+        if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
             raise SetupError(f"{where}: give 1 batch or more, or None for no limit.")
         if self._limits is not data.limits:  # They belong to an earlier fit.
             self._limits, self._limits_by = data.limits, {}
@@ -248,7 +248,7 @@ class LoopAnswers:
                 f"run.accumulate = {batches!r}: a step is being accumulated. Set it at the edge of a step: in "
                 f"on_train_start, on_train_epoch_start or on_train_step_end."
             )
-        if not isinstance(batches, int) or batches < 1:
+        if not isinstance(batches, int) or isinstance(batches, bool) or batches < 1:
             raise SetupError(f"run.accumulate = {batches!r}: give 1 batch or more.")
         self._loop.steps.set_accumulate(batches)
 

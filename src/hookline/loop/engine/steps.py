@@ -134,7 +134,7 @@ class Steps:
 
     def set_accumulate(self, batches: int) -> None:
         """Change the number of batches per step, between two steps."""
-        if not isinstance(batches, int) or batches < 1 or self._window.count:
+        if not isinstance(batches, int) or isinstance(batches, bool) or batches < 1 or self._window.count:
             raise SetupError(f"loop.accumulate = {batches!r}: give 1 or more batches, at the edge of a step")
         self._window.set_size(batches)
         self._clock.set_lengths(batches_per_step=batches)

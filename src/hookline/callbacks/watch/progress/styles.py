@@ -14,7 +14,7 @@ from typing import Any, Final
 from hookline.callbacks.watch.progress.display import ProgressDisplay
 from hookline.callbacks.watch.progress.plain_display import PlainDisplay
 from hookline.callbacks.watch.progress.redirect import has_bars, is_terminal
-from hookline.errors import RegistrationError, SetupError
+from hookline.errors import ArgumentError, SetupError
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +88,15 @@ def check(style: object) -> None:
             )
         return
     if isinstance(style, type):
-        raise RegistrationError(f"ProgressBar(style={style.__name__}): that is a class; write {style.__name__}(…)")
+        raise ArgumentError(f"ProgressBar(style={style.__name__}): is a class. Write {style.__name__}(…).")
     if isinstance(style, ProgressDisplay):
         return
     known = ", ".join(repr(name) for name in STYLES)
     close = get_close_matches(style, STYLES, n=1) if isinstance(style, str) else []
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    raise RegistrationError(
-        f"ProgressBar(style={style!r}): no such style; {hint}there is {known}, None for no bar, "
-        f"or an object of your own with start(run), update(progress) and close()"
+    hint = f"Did you mean {close[0]!r}? " if close else ""
+    raise ArgumentError(
+        f"ProgressBar(style={style!r}): no such style. {hint}Use {known}, None for no bar, "
+        f"or an object with start(run), update(progress) and close()."
     )
 
 
