@@ -1,4 +1,4 @@
-"""``hookline callbacks``: the callbacks that come with Hookline, and those that other packages offer."""
+"""``hookline callbacks``: list Hookline's callbacks and those of installed packages."""
 
 from __future__ import annotations
 

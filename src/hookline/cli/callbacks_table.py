@@ -1,4 +1,4 @@
-"""One row for each callback that comes with Hookline, taken from the classes themselves."""
+"""One row per callback of Hookline, from the classes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from hookline.events import Callback
 
 @dataclass(frozen=True, slots=True)
 class CallbackRow:
-    """What the table says about one class."""
+    """One row of the table of callbacks."""
 
     name: str
     family: str
     what: str
-    """The first sentence of its docstring."""
+    """First sentence of the docstring."""
     optional: bool
     ranks: str
     page: str
-    """The name of its page under ``docs/callbacks``."""
+    """Name of the page under ``docs/callbacks``."""
 
 
 def callback_rows() -> list[CallbackRow]:
-    """All of them, by family."""
+    """Return the rows of all callbacks, by family."""
     rows = []
     for family in FAMILIES:
         module = import_module(f"hookline.callbacks.{family}")

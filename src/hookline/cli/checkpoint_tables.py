@@ -1,4 +1,4 @@
-"""How checkpoints are shown: as tables for people, as JSON for programs."""
+"""Format checkpoints as tables or as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hookline.progress.counted import counted
 
 
 def plain(text: str) -> str:
-    r"""A text from a file or folder name, without what would steer the terminal.
+    r"""Replace characters of a file or folder name that could control the terminal.
 
     >>> plain("step-1\x1b[2J")
     'step-1?[2J'
@@ -29,7 +29,7 @@ def plain(text: str) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes as people say them.
+    """Format a number of bytes.
 
     >>> [size(n) for n in (0, 999, 12_345, 4_200_000_000)]
     ['0 B', '999 B', '12.3 kB', '4.2 GB']
@@ -41,7 +41,7 @@ def size(count: int) -> str:
 
 
 def age(seconds: float) -> str:
-    """How long ago, in its largest unit.
+    """Format an age in its largest unit.
 
     >>> [age(s) for s in (3, 200, 7_300, 200_000)]
     ['3 s', '3 min', '2 h', '2 d']
@@ -53,7 +53,7 @@ def age(seconds: float) -> str:
 
 
 def marks(checkpoints: Sequence[Checkpoint], best: str | None) -> dict[str, list[str]]:
-    """What is special about each, by name. The latest is the one that a resume would take."""
+    """Return the marks of each checkpoint, by name. A resume would use the latest."""
     latest = [checkpoint.name for checkpoint in resumable(checkpoints)[-1:]]
     found = {}
     for checkpoint in checkpoints:
@@ -73,7 +73,7 @@ def marks(checkpoints: Sequence[Checkpoint], best: str | None) -> dict[str, list
 def listing(
     checkpoints: Sequence[Checkpoint], marks: Mapping[str, list[str]], now: float, first: str, *, wide: bool
 ) -> Table:
-    """One row for each, oldest first."""
+    """Return a table with one row per checkpoint, oldest first."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     table.add_column("name", overflow="fold", min_width=13)
     for column in ("step", "epoch", "age", "size"):
@@ -112,7 +112,7 @@ def damaged(rejected: Sequence[Rejected]) -> Table:
 def as_json(
     folder: Path, checkpoints: Sequence[Checkpoint], rejected: Sequence[Rejected], marks: Mapping[str, list[str]]
 ) -> dict[str, Any]:
-    """All that a listing has, and all metrics. NaN and infinities are texts, because JSON has no such numbers."""
+    """Return the list of checkpoints with all metrics. NaN and infinities are strings."""
     return {
         "folder": str(folder),
         "checkpoints": [
@@ -140,7 +140,7 @@ def as_json(
 
 
 def details(checkpoint: Checkpoint, snapshot: Snapshot, marks: Sequence[str], now: float) -> RenderableType:
-    """Everything about one checkpoint, its state in short."""
+    """Return all metadata of one checkpoint and a summary of its state."""
     about, written = checkpoint.about, age(now - checkpoint.manifest.created)
     seconds = Duration(round(about.seconds, 1), "s") if about.seconds >= 0.1 else "0s"
     head = {
@@ -169,7 +169,7 @@ def details(checkpoint: Checkpoint, snapshot: Snapshot, marks: Sequence[str], no
 
 
 def short(value: Any, room: int = 200) -> str:
-    """A value in one line.
+    """Format a value in one line.
 
     >>> import torch
     >>> short({"lr": 0.1, "moments": torch.zeros(2, 3), "seen": [1, 2, 3, 4, 5, 6, 7]})
@@ -199,7 +199,7 @@ def _pairs(title: str, pairs: Mapping[str, str]) -> Table:
 
 
 def _key_metrics(checkpoints: Sequence[Checkpoint], first: str) -> list[str]:
-    """The monitored one, then those of evaluations, then the rest."""
+    """Return the monitored metric, then metrics of evaluations, then the rest."""
     names = {name for checkpoint in checkpoints for name in checkpoint.about.metrics}
     return sorted(names, key=lambda name: (name != first, not name.startswith("val/"), name))
 
@@ -209,7 +209,7 @@ def _number(value: float | None) -> str:
 
 
 def _tensors(value: Any) -> tuple[int, int]:
-    """How many there are and how many bytes they have."""
+    """Return the number of tensors and of their bytes."""
     if isinstance(value, Tensor):
         return 1, value.nbytes
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()

@@ -1,4 +1,4 @@
-"""``hookline checkpoints``: list, show, verify and prune what a run has saved, and take its weights out."""
+"""``hookline checkpoints``: list, show, verify, prune or consolidate checkpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hookline.records.run_file import MonitorEntry, RunFile
 if TYPE_CHECKING:
     from hookline.checkpoint import Checkpoint, Store
 
-# As in hookline.checkpoint, which brings torch: the help of a command should not wait for it.
+# Copies of constants in hookline.checkpoint, whose import of torch would delay ``--help``.
 CHECKPOINTS = "checkpoints"
 MANIFEST = "manifest.json"
 LOCK = "run.lock"
@@ -61,7 +61,7 @@ def _verb(
 
 
 def _guarded(run: Any, arguments: argparse.Namespace) -> int:
-    """An error is one line; the exit code is 2."""
+    """Print an error as one line and return the exit code 2."""
     try:
         return int(run(arguments))
     except HooklineError as error:
@@ -70,7 +70,7 @@ def _guarded(run: Any, arguments: argparse.Namespace) -> int:
 
 
 def _store(folder: Path) -> Store:
-    """The checkpoints of a run's folder, which may have saved none, or in the folder itself."""
+    """Return the checkpoints of a run's folder, or of the folder itself."""
     from hookline.checkpoint import Store
 
     if not folder.is_dir():
@@ -78,7 +78,7 @@ def _store(folder: Path) -> Store:
     if (folder / MANIFEST).exists():
         raise SetupError(f"{folder} is one checkpoint; give the run's folder, and its name after it for 'show'")
     if _is_run(folder) or (folder / CHECKPOINTS).is_dir():
-        return Store(folder / CHECKPOINTS)  # whatever else a run has in its folder is no checkpoint
+        return Store(folder / CHECKPOINTS)  # The other folders of a run are not checkpoints.
     store = Store(folder)
     if store.folder.name == CHECKPOINTS or store.checkpoints():
         return store
@@ -95,7 +95,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _says_none(store: Store) -> bool:
-    """Whether nothing was saved there, which is then said: a run without a checkpoint is no mistake."""
+    """Print a message and return True if there are no checkpoints, which is not an error."""
     from hookline.cli.checkpoint_tables import plain
 
     if store.checkpoints() or store.rejected():
@@ -105,7 +105,7 @@ def _says_none(store: Store) -> bool:
 
 
 def _run_folder(folder: Path) -> Path:
-    """The folder of the run that checkpoints belong to: the nearest above them that looks like one."""
+    """Return the nearest parent folder of the checkpoints that has the files of a run."""
     return next(_runs_above(folder), folder.parent if folder.name == CHECKPOINTS else folder)
 
 
@@ -114,7 +114,10 @@ def _runs_above(folder: Path) -> Iterator[Path]:
 
 
 def _locked_folders(folder: Path) -> list[Path]:
-    """Where a run that uses these checkpoints has its locks: the path may lead to them over a link, or be one."""
+    """Return the folders that a run with these checkpoints would lock.
+
+    The path may contain links.
+    """
     real = folder.resolve()
     found = [run for path in (folder, real) for run in [next(_runs_above(path), None)] if run is not None]
     if (real / LOCK).exists():
@@ -151,24 +154,24 @@ def _ls(arguments: argparse.Namespace) -> int:
 
 
 def _monitor(folder: Path, monitor: str | None, mode: str | None) -> tuple[str, Literal["min", "max"]]:
-    """By what one is the best: as asked for, else as the run itself chooses, else by the loss."""
+    """Return the metric and mode for the best checkpoint: as given, of the run, or ``val/loss``."""
     own = _own_monitor(folder)
     metric = monitor or (own.metric if own else "val/loss")
     return metric, direction(metric, mode or (own.mode if own and own.metric == metric else None))
 
 
 def _own_monitor(folder: Path) -> MonitorEntry | None:
-    """What the run's ``Checkpointer`` monitors; nothing if it has no monitor, or if that was not yet written down."""
+    """Return the metric that the run's ``Checkpointer`` monitors, or ``None`` if it is unknown."""
     run = _run_folder(folder)
     try:
         entries = RunFile.read(run).monitors
-    except (OSError, ValueError):  # checkpoints may lie anywhere, and without the run
+    except (OSError, ValueError):  # The checkpoints may be in another folder, without a run.
         return None
     return next((entry for entry in entries if run / str(entry.folder) == folder), None)
 
 
 def _best(checkpoints: list[Checkpoint], metric: str, mode: str) -> str | None:
-    """The name of the best one, if one has a value of the metric."""
+    """Return the name of the best checkpoint, or ``None`` if no checkpoint has the metric."""
     from hookline.checkpoint.retention import best
 
     found = best(checkpoints, metric, mode, 1)
@@ -252,7 +255,7 @@ def _prune(arguments: argparse.Namespace) -> int:
         gone = to_delete(checkpoints, keep, is_finished=True)
         left = [checkpoint for checkpoint in checkpoints if checkpoint not in gone]
         if gone:
-            # The checkpoint that a resume will use must be valid before others are deleted.
+            # The checkpoint that a resume will use must be valid before the others are deleted.
             store.verify((resumable(left) or left)[-1])
         for checkpoint in gone:
             store.delete(checkpoint)

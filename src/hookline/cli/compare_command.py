@@ -1,4 +1,4 @@
-"""``hookline compare``: what differs between runs, in the terminal and as a page."""
+"""``hookline compare``: show the differences between runs, in the terminal and as a page."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_another_file(path: Path) -> None:
-    """Nobody has named it, so what is there may be an earlier comparison and nothing else."""
+    """Refuse to overwrite a file at the default path that is not a comparison."""
     from hookline.report.page import is_comparison
 
     if path.exists() and not is_comparison(path):
@@ -83,7 +83,7 @@ def _read(folders: Sequence[Path]) -> list[RunData]:
             raise SetupError(f"{folder} and {same} are the same run: give each once")
     runs = [read_run(folder) for folder in folders]
     for found in runs:
-        # One that failed before its first row has settings, and is among others in ``runs/*``.
+        # A run that failed before its first row has settings, so ``runs/*`` may include it.
         if not found.series and not found.arrays and found.file is None:
             raise SetupError(f"{found.folder} has no metrics: there is nothing to compare")
     return runs
@@ -117,7 +117,7 @@ def _counted(what: str, count: int, how: str) -> str:
 
 
 def _fitting(console: Console, what: str, rows: Sequence[Difference], titles: Sequence[str]) -> Table | Text:
-    """A column for each run; in a window with no room for them a line for each value, and who has it."""
+    """Return a table with one column per run, or with one line per value if that is too wide."""
     table = _table(what, rows, titles)
     unbounded = console.options.update(max_width=WIDEST)
     return table if console.measure(table, options=unbounded).maximum <= console.width else _stacked(what, rows, titles)
@@ -138,7 +138,10 @@ def _stacked(what: str, rows: Sequence[Difference], titles: Sequence[str]) -> Ta
 
 
 def _table(what: str, rows: Sequence[Difference], titles: Sequence[str]) -> Table | Text:
-    """Names and values are anybody's: they are printed as they are, never as markup or control codes."""
+    """Return the table.
+
+    Names and values are untrusted: they are not printed as markup or control codes.
+    """
     if not rows:
         return Text(f"No {what} differs.", style="bold")
     table = _empty(what)

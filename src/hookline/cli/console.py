@@ -1,4 +1,4 @@
-"""Where commands print."""
+"""The console for the output of commands."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 from rich.console import Console
 
 WIDEST = 100_000
-"""More than any row of our tables takes, also one that compares many runs."""
+"""Wider than any row of Hookline's tables, even in a comparison of many runs."""
 
 
 def wide_console() -> Console:
-    """As wide as the window; where there is none, in a pipe or a file, as wide as the text, so that no word is cut."""
+    """Return a console with the width of the terminal, or of the content in a pipe or file."""
     has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console() if has_width else Console(width=WIDEST)

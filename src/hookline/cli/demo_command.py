@@ -1,4 +1,4 @@
-"""``hookline demo``: a small CNN learns 1,797 real handwritten digits, with callbacks attached."""
+"""``hookline demo``: train a small CNN with callbacks on 1,797 handwritten digits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     demo = trainer(arguments.epochs, arguments.seed, arguments.folder)
     if arguments.explain:
-        console.print(demo.explain(), highlight=False, markup=False, soft_wrap=True)  # a line stays one, also in a pipe
+        console.print(demo.explain(), highlight=False, markup=False, soft_wrap=True)  # Do not wrap lines in a pipe.
         return 0
     train, val, test = digits(arguments.seed)
     console.print(f"Training on {_size(train)} digits, validating on {_size(val)}, {_size(test)} are held out.")
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 130
     console.print(_summary(result))
     for what, path in (("folder", result.folder), ("report", f"{result.folder}/report.html")):
-        console.print(f"The run's {what}: {path}", soft_wrap=True, highlight=False)  # whole, to be copied
+        console.print(f"The run's {what}: {path}", soft_wrap=True, highlight=False)  # On one line, to be copied.
     return 0
 
 
@@ -60,7 +60,7 @@ def _size(loader: Any) -> int:
 
 
 def _summary(result: Any) -> Group:
-    """What a person wants to know after a run."""
+    """Return the summary of a run."""
     clock = result.clock
     table = Table(box=box.SIMPLE, show_header=False, title="Result", title_style="bold", title_justify="left")
     table.add_column(no_wrap=True)

@@ -1,4 +1,4 @@
-"""The demo's data, network, callbacks and sinks."""
+"""Data, network, callbacks and sinks of the demo."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def digits(seed: int) -> tuple[DataLoader[Any], DataLoader[Any], DataLoader[Any]]:
-    """The 8 by 8 images of scikit-learn: 1,257 for training, 180 for validation, 360 held out."""
+    """Return loaders of scikit-learn's 8x8 images: 1,257 for training, 180 val, 360 test."""
     found: Any = load_digits()
     images = torch.tensor(found.images, dtype=torch.float32).unsqueeze(1) / 16
     data = TensorDataset(images, torch.tensor(found.target))
@@ -41,7 +41,7 @@ def digits(seed: int) -> tuple[DataLoader[Any], DataLoader[Any], DataLoader[Any]
 
 
 class DigitsNet(Task[tuple[Tensor, Tensor]]):
-    """Two convolutions and a linear layer; it logs the accuracy beside the loss."""
+    """Two convolutions and a linear layer. Logs the accuracy in addition to the loss."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -76,17 +76,17 @@ class DigitsNet(Task[tuple[Tensor, Tensor]]):
 
 @on("epoch_end", every="5ep")
 def every_fifth_epoch(run: Run) -> None:
-    """Print how it is going; a callback made of a function."""
+    """Print the validation accuracy; an example of a callback made from a function."""
     print(f"epoch {run.clock.epoch}: validation accuracy {run.metrics['val/acc']:.3f}")
 
 
 def _gap(metrics: Any) -> float:
-    """How much better the network does on what it has seen."""
+    """Return the difference between validation and training loss."""
     return float(metrics["val/loss"] - metrics["train/loss_epoch"])
 
 
 def trainer(epochs: int, seed: int, folder: Path | None) -> Trainer:
-    """Early stopping that puts the best weights back, monitors, pictures, a table of numbers, and the default bar."""
+    """Return a trainer with early stopping, monitors, images, plots and a CSV file."""
     return Trainer(
         max_duration=f"{epochs}ep",
         callbacks=[

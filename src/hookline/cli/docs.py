@@ -1,4 +1,4 @@
-"""Write what is generated: hooks and a page from the table of events, and a table of callbacks from their classes."""
+"""Generate the hooks, the page of events and the table of callbacks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DOCS = PACKAGE.parents[1] / "docs"
 
 
 def hooks_source() -> str:
-    """The class with one empty, typed method per event and scope."""
+    """Return the source of the class with one empty, typed method per event and scope."""
     parts = [
         '"""Hooks of a callback or task. Generated from events/spec.py by `make docs`; do not edit."""\n\n'
         "from __future__ import annotations\n\n"
@@ -42,7 +42,7 @@ def hooks_source() -> str:
 
 
 def events_page() -> str:
-    """The page ``docs/events.md``."""
+    """Return the content of ``docs/events.md``."""
     lines = [
         "# Events",
         "",
@@ -74,7 +74,7 @@ def events_page() -> str:
 
 
 def callbacks_page() -> str:
-    """The page ``docs/callbacks/README.md``."""
+    """Return the content of ``docs/callbacks/README.md``."""
     lines = [
         "# Callbacks",
         "",

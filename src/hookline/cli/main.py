@@ -31,14 +31,14 @@ COMMANDS = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Read the command line and run one command; the exit code."""
+    """Parse the command line, run the command, and return the exit code."""
     parser = argparse.ArgumentParser(prog="hookline", description="PyTorch training whose heart is its callbacks.")
     parser.add_argument("--version", action="version", version=f"hookline {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
         command.register(commands)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a terminal that has only ASCII shows the other characters as escapes
+        if isinstance(stream, TextIOWrapper):  # An ASCII terminal shows other characters as escapes.
             stream.reconfigure(errors="backslashreplace")
     found = parser.parse_args(arguments)
     run = found.run

@@ -1,4 +1,4 @@
-"""``hookline report``: the page about one run."""
+"""``hookline report``: write the report of one run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def make(folder: Path, output: Path | None) -> Path:
-    """Write the page; where it is."""
+    """Write the report and return its path."""
     from hookline.report import read_run, render_report
     from hookline.report.page import FILE
 
@@ -46,7 +46,7 @@ def make(folder: Path, output: Path | None) -> Path:
 
 
 def save(page: str, path: Path, *, to_device: bool) -> Path:
-    """Write a page, or say why it cannot be written."""
+    """Write a page. An ``OSError`` becomes a ``SetupError``."""
     from hookline.report.page import write
 
     try:

@@ -1,7 +1,8 @@
-"""Run a script uninterrupted, killed, and resumed, and compare what it saved. The engine obeys an environment variable.
+"""Run a script uninterrupted, killed, and resumed, and compare its checkpoints.
 
-``HOOKLINE_VERIFY_RESUME`` holds JSON with ``folder`` (the run's folder, whatever the script says), ``save_at`` (the
-steps at which a full checkpoint is saved), ``stop_at`` (the step at which training ends) and ``resume``.
+The environment variable ``HOOKLINE_VERIFY_RESUME`` controls the engine of the script. Its value is JSON with these
+keys: ``folder`` (overrides the run's folder), ``save_at`` (steps at which to save a full checkpoint), ``stop_at`` (step
+at which training ends) and ``resume``.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from hookline.errors import CheckpointNotFoundError, HooklineError
 
 VARIABLE: Final = "HOOKLINE_VERIFY_RESUME"
 LEAST: Final = 4
-"""Fewer steps leave nothing before or after the kill."""
+"""Minimum number of steps, so that some are before the kill and some after it."""
 POLL: Final = 0.02
-"""Seconds between two looks at the folder of a run that is to be killed."""
+"""Seconds between two checks of the folder of a run that will be killed."""
 NOT_COMPARED: Final = (
     "about/seconds",
     "about/run",
@@ -40,42 +41,51 @@ NOT_COMPARED: Final = (
     "state/metrics/newest/memory/*",
     "state/metrics/newest/device/*",
 )
-"""Wall time, also as the text in the rows and in what monitors measure, and which process it was: these differ between
-any two runs. The metrics are compared in the state, after what they are computed from."""
+"""Paths that differ between any two runs: times, and the identity of the process.
+
+Times also occur inside rows and monitors.
+
+The metrics are compared in the state, after the values from which they are computed.
+"""
 
 
 BESIDE: Final = "state/verification/beside/"
-"""Attributes of callbacks and modules that no checkpoint holds. That they differ is told, and is no fault by itself."""
+"""Attributes of callbacks and modules that are not in a checkpoint.
+
+The check reports a difference, but it is not an error.
+"""
 UNSEEDED: Final = ("state/random/python/", "state/random/numpy/")
-"""States of a process that differ in two runs of a script that seeds only torch. If nothing else differs, nothing has
-drawn from them."""
+"""Random states that differ between two runs of a script that seeds only torch.
+
+If nothing else differs, no code has used them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What came out."""
+    """The result of the check."""
 
     step: int
-    """The first step at which something differs, or the last one that was compared."""
+    """First step with a difference, or the last step that was compared."""
     differences: tuple[Difference, ...] = ()
     before_the_kill: bool = False
-    """Two runs from the start differ: the script does not repeat itself, resumed or not."""
+    """True if two runs from the start differ, so that the script is not deterministic."""
     begun_anew: tuple[str, ...] = ()
     """Attributes that are not saved and differ, such as ``Counter.seen: 14 and 7``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeCheck:
-    """One script with its arguments, to be trained for so many steps."""
+    """A script with its arguments, and the number of steps to train."""
 
     command: Sequence[str]
     steps: int
     folder: Path
-    """Where the runs live."""
+    """Folder for the runs."""
     say: Callable[[str], None] = field(default=lambda _: None)
 
     def run(self) -> Finding:
-        """Three runs, then the comparison: at the kill, at the step after it, and at the end."""
+        """Train three times, then compare: at the kill, at the step after it, and at the end."""
         kill_at = self.steps // 2
         save_at = sorted({kill_at, kill_at + 1, self.steps})
         whole, broken = self.folder / "uninterrupted", self.folder / "resumed"
@@ -94,7 +104,7 @@ class ResumeCheck:
             self.say("not seeded, and not compared: Python's and NumPy's random states; Trainer(seed=0) seeds them")
         self._train(broken, save_at, resume=True)
         self.say(f"resumed: from step {kill_at} to {self.steps}")
-        paths = {difference.path for difference in unsteady}  # of times, or of the run's folder
+        paths = {difference.path for difference in unsteady}  # Attributes with times or with the path of the run.
         for step in save_at[1:]:
             found, beside = self._differ(whole, broken, step, ignored=tuple(f"{path}*" for path in unseeded))
             if found:
@@ -102,7 +112,12 @@ class ResumeCheck:
         return Finding(step, found, begun_anew=tuple(_attribute(d) for d in beside if d.path not in paths))
 
     def _check_length(self, whole: Path) -> bool:
-        """It has trained for so many steps; if not, the engine has saved where it ended. Whether a callback saves."""
+        """Check that the script trained for all steps.
+
+        The result is True if a callback of the script saves checkpoints.
+
+        A run that ends early saves a checkpoint at its last step.
+        """
         found = _store(whole).checkpoints()
         if not found:
             raise HooklineError("the script saved nothing: does it train with Hookline, and in its own process?")
@@ -126,7 +141,7 @@ class ResumeCheck:
             raise _failed(log, code)
 
     def _train_and_kill(self, folder: Path, save_at: list[int], kill_at: int) -> None:
-        """Kill it as soon as the checkpoint is there. What a quick script saved after that is taken away."""
+        """Kill the script after the checkpoint appears, and delete checkpoints of later steps."""
         log = self.folder / f"{folder.name}-killed.log"
         process = self._start(folder, save_at, log, resume=False)
         try:
@@ -150,13 +165,13 @@ class ResumeCheck:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, VARIABLE: json.dumps(wanted)},
-                start_new_session=True,  # its worker processes are killed with it
+                start_new_session=True,  # Its worker processes are killed with it.
             )
 
     def _differ(
         self, whole: Path, other: Path, step: int, ignored: tuple[str, ...] = ()
     ) -> tuple[tuple[Difference, ...], tuple[Difference, ...]]:
-        """What is saved and differs; and what is not saved and differs."""
+        """Return the differences in the checkpoints, and those of attributes that are not saved."""
         first, second = (_store(folder).load(_at(folder, step)) for folder in (whole, other))
         found = compare(first, second, NOT_COMPARED + ignored)
         beside = [difference for difference in found if difference.path.startswith(BESIDE)]
@@ -169,7 +184,7 @@ def _store(folder: Path) -> Store:
 
 
 def _at(folder: Path, step: int) -> Checkpoint:
-    """The newest checkpoint of a step."""
+    """Return the newest checkpoint of a step."""
     found = _store(folder).checkpoints()
     of_step = [checkpoint for checkpoint in found if checkpoint.about.step == step and not checkpoint.weights_only]
     if not of_step:
@@ -187,7 +202,7 @@ def _attribute(difference: Difference) -> str:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):  # all of the group have ended
+    with suppress(ProcessLookupError):  # All processes of the group have ended.
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 

@@ -1,4 +1,4 @@
-"""``hookline verify-resume``: is a script that was killed and resumed bitwise the one that never stopped?"""
+"""``hookline verify-resume``: compare a resumed script bitwise with an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hookline.cli.resume_check import Finding
 
 GROUPS = 8
-"""So many places that differ are listed."""
+"""Maximum number of groups of differences to list."""
 
 
 def register(commands: Any) -> None:
@@ -69,7 +69,7 @@ def _verdict(found: Finding) -> str:
 
 
 def _begun_anew(found: Finding) -> str:
-    """What a resumed run has forgotten, whether or not anything that is saved depends on it."""
+    """List the attributes that a resumed run does not restore."""
     lines, more = [f"  {text}" for text in found.begun_anew[:GROUPS]], len(found.begun_anew) - GROUPS
     return "\n".join(
         [
@@ -82,7 +82,7 @@ def _begun_anew(found: Finding) -> str:
 
 
 def _others(differences: tuple[Difference, ...]) -> list[str]:
-    """The other places, each with how many values differ in it."""
+    """Return the groups of paths that differ, with the number of differences in each."""
     groups: dict[str, int] = {}
     for difference in differences:
         group = "/".join(difference.path.split("/")[:3])

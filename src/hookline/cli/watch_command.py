@@ -1,4 +1,4 @@
-"""``hookline watch``: the pages of all runs under a folder, live, for a browser on this machine."""
+"""``hookline watch``: serve live pages of all runs under a folder, on this machine."""
 
 from __future__ import annotations
 
