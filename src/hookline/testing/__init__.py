@@ -1,4 +1,4 @@
-"""Test your own callbacks: tiny data, a recorder of events, a driver for hooks, a contract, child processes."""
+"""Tools to test callbacks: tiny data, a recorder, a driver, a contract, child processes."""
 
 from hookline.testing.contract import CALLBACK_RULES, check_callback
 from hookline.testing.drive import Driven, drive

@@ -1,4 +1,4 @@
-"""``check_callback``: the contract that every callback keeps, and that yours can be held to."""
+"""``check_callback``: check a callback against the contract of all callbacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookline.testing.scenes import tried_out
 from hookline.testing.states import RuleError
 
 CALLBACK_RULES: Final = tuple(RULES)
-"""The names of all rules, for a test that is parametrized by rule."""
+"""Names of all rules, for a test that is parametrized by rule."""
 
 
 def check_callback(
@@ -22,30 +22,32 @@ def check_callback(
 ) -> None:
     """Check that a callback keeps the contract, in about forty tiny runs.
 
-    The runs log ``loss`` and ``acc`` of ``train``, ``val`` and ``test``. The rules:
+    The runs log ``loss`` and ``acc`` of ``train``, ``val`` and ``test``. The rules are:
 
-    - ``constructs``, ``declares``, ``registers``, ``docstring``, ``state_key``, ``copies``, ``pickles``: what it is. To
-      make one has no side effects, what it declares has the right types, its docstring has an example that runs;
-    - ``events``, ``fit``, ``accumulate``, ``stop``, ``second_fit``, ``evaluate``, ``predict``, ``own_loops``: it
-      survives every event and every way to run;
-    - ``optional``: an optional callback requests nothing; ``files``: it writes to ``run.folder`` only;
-    - ``fresh``, ``state``: instances share nothing; what one saves another can load;
-    - ``interrupt``, ``resume``: it goes on after Ctrl-C; and in a new process it ends as if nothing had been;
-    - ``metrics``: one that declares which metrics it writes logs no others;
-    - ``weights``, ``random``, ``modes``, ``leaves``: what it does not declare it does not change, in the run or after;
-    - ``failure``: when the run fails, it does not fail on top of that.
+    - ``constructs``, ``declares``, ``registers``, ``docstring``, ``state_key``, ``copies``, ``pickles``: the
+      constructor has no side effects, declared attributes have the right types, and the example in the docstring runs.
+    - ``events``, ``fit``, ``accumulate``, ``stop``, ``second_fit``, ``evaluate``, ``predict``, ``own_loops``: the
+      callback works with every event and every entry point.
+    - ``optional``: an optional callback requests nothing.
+    - ``files``: the callback writes to ``run.folder`` only.
+    - ``fresh``, ``state``: instances share no state, and an instance can load the state of another one.
+    - ``interrupt``, ``resume``: the callback continues after Ctrl-C, and a resumed run ends like an uninterrupted one.
+    - ``metrics``: a callback that declares which metrics it writes logs no others.
+    - ``weights``, ``random``, ``modes``, ``leaves``: the callback changes nothing that it does not declare.
+    - ``failure``: the callback does not raise a second error when the run fails.
 
     Args:
-        factory: Makes a new callback at each call: a class, or ``lambda: MyCallback(every="2st")``.
-        skip: Names of rules to leave out.
+        factory: Function that returns a new callback: a class, or ``lambda: MyCallback(every="2st")``.
+        skip: Names of rules to skip.
         rules: Names of rules to check. By default, all of them (``hookline.testing.CALLBACK_RULES``).
 
     Raises:
         AssertionError: If the callback breaks a rule. The message names the callback and the rule.
         SetupError: If ``skip`` or ``rules`` contains a name that is not a rule.
 
-    >>> from hookline.callbacks import EarlyStopping
-    >>> check_callback(lambda: EarlyStopping("val/loss", patience=2), skip=("docstring",))
+    Example:
+        >>> from hookline.callbacks import EarlyStopping
+        >>> check_callback(lambda: EarlyStopping("val/loss", patience=2), skip=("docstring",))
     """
     left_out, chosen = _names(skip, "skip"), _names(rules, "rules")
     maker = _Maker(factory)
@@ -62,7 +64,7 @@ def check_callback(
 
 
 def _names(given: Iterable[str], argument: str) -> tuple[str, ...]:
-    """The rules that are named, or an error that suggests the right name."""
+    """Return the names of rules. An unknown name raises an error with a suggestion."""
     names = (given,) if isinstance(given, str) else tuple(given)
     for name in names:
         if name not in RULES:
@@ -73,7 +75,10 @@ def _names(given: Iterable[str], argument: str) -> tuple[str, ...]:
 
 
 class _Maker:
-    """The factory, and the name of what it made: to make one more for its name alone could do harm."""
+    """The factory and the name of its latest callback.
+
+    Another call only for the name could have side effects.
+    """
 
     def __init__(self, factory: Callable[[], Callback]) -> None:
         self._factory = factory

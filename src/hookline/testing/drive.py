@@ -1,4 +1,4 @@
-"""``drive``: one callback through any sequence of hooks, without a training loop around it."""
+"""``drive``: send any sequence of events to one callback, without a training loop."""
 
 from __future__ import annotations
 
@@ -19,45 +19,58 @@ Fields = Mapping[str, Any]
 Item = (
     str | tuple[str, Fields] | tuple[str, Sequence[Any]] | tuple[str, Fields, Sequence[Any]] | Callable[[Run], object]
 )
-"""An event, with fields, a scope with what happens inside it, or a function that is given ``run``."""
+"""An event, an event with fields, a scope with its inner items, or a function of ``run``."""
 
 SCOPE_HOOKS = tuple(scope.hook for scope in SCOPES)
 
 
 class Driven:
-    """What a callback did while it was driven, and the ``run`` that it saw. ``then`` drives it on."""
+    """The actions of a driven callback, and its ``run``. ``then`` sends more events.
+
+    Args:
+        callback: The callback.
+        stage: The parts of the run around the callback.
+        tolerant: Record errors of an optional callback instead of raising them.
+    """
 
     def __init__(self, callback: Callback, stage: Stage, *, tolerant: bool = False) -> None:
         self._stage = stage
         self._tolerant = tolerant
         self.callback: Any = callback
         self.run: Run = stage.run
-        """The callback's own ``run``, as it is after the last event."""
+        """The callback's ``run`` after the last event."""
         self.sent: list[str] = []
-        """The names of the events that were sent."""
+        """Names of the events that were sent."""
         self.stops: list[StopRequest] = stage.stops
         """Every vote to stop, with ``reason``, ``by`` and ``step``."""
         self.requests: list[tuple[str, str]] = stage.asked
-        """``(event, what)``, where what is ``"eval"``, ``"save"`` or ``"skip"``."""
+        """Pairs ``(event, what)``, where ``what`` is ``"eval"``, ``"save"`` or ``"skip"``."""
         self.logged: dict[str, list[Any]] = stage.logged
-        """What the callback logged, by the full name of the metric: every value, as it was given."""
+        """All values that the callback logged, by the full name of the metric."""
         self.messages: dict[str, list[Any]] = stage.sent_messages
-        """What the callback sent on ``run.messages``, by key."""
+        """All values that the callback sent on ``run.messages``, by key."""
         self.emitted: list[tuple[str, dict[str, object]]] = stage.emitted
-        """``(event, payload)`` of every event that the callback sent itself."""
+        """Pairs ``(event, payload)`` of every event that the callback sent."""
 
     @property
     def stop_reason(self) -> str | None:
-        """The reason of the first vote to stop, which is the one that counts; ``None`` if there is none."""
+        """Reason of the first vote to stop, which is the one that counts, or ``None``."""
         return self.stops[0].reason if self.stops else None
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """With ``tolerant``: why an optional callback was switched off."""
+        """Errors that disabled an optional callback, if ``tolerant`` is set."""
         return tuple(self._stage.line.failures)
 
     def then(self, events: Iterable[Item]) -> Self:
-        """Send more events. What was set before stays set; an evaluation that was left open has ended."""
+        """Send more events. Fields keep their values, but an open evaluation has ended.
+
+        Args:
+            events: Items as in ``drive``.
+
+        Returns:
+            This object.
+        """
         try:
             for item in events:
                 self._play(item)
@@ -98,7 +111,10 @@ class Driven:
         self._raise_failures()
 
     def _raise_failures(self) -> None:
-        """An optional callback that fails is switched off in a run. In a test its error is what one wants to see."""
+        """Raise the error of an optional callback.
+
+        A run would disable the callback, but a test has to fail.
+        """
         if self.failures and not self._tolerant:
             failure = self.failures[0]
             failure.error.add_note(
@@ -122,43 +138,61 @@ def drive(
     tolerant: bool = False,
     **options: Any,
 ) -> Driven:
-    """Send a callback through a sequence of hooks, and see what it did.
+    """Send a sequence of events to a callback and record its actions.
 
-    Line, run, metrics and scopes are those of a real run; only the loop is missing. An item of ``events`` is
+    Hooks, ``run``, metrics and scopes are those of a real run. Only the loop is missing. An item of ``events`` is one
+    of these:
 
-    - the name of an event: ``"train_start"``;
-    - with fields of ``run``: ``("train_step_end", {"step": 3, "loss": 0.5})``. A field is ``step``, ``epoch``,
-      ``sample``, ``token``, ``seconds`` or ``"clock.…"``; ``metrics``, which are then logged; ``batch``, ``outputs``,
-      ``loss``, ``stage``, ``loader_name``, ``exception``, ``checkpoint``, ``stop_reason``, ``max_duration`` …; the
-      keywords of a custom event;
-    - a scope, with what happens inside it: ``("around_eval", ["eval_start", "eval_end"])``;
-    - a function, which is called with ``run``.
+    - the name of an event: ``"train_start"``
+    - an event with fields of ``run``: ``("train_step_end", {"step": 3, "loss": 0.5})``
+    - a scope with its inner items: ``("around_eval", ["eval_start", "eval_end"])``
+    - a function, which is called with ``run``
 
-    What is not set is as in a run of ``TinyModel`` on ``tiny_data``: a batch, its outputs, its loss and the gradients,
-    at the events where the table of events says that there are such; ``train_step_end`` counts a step,
-    ``train_epoch_end`` an epoch. No weight moves, and time stands still. ``model``, ``loss`` and ``data`` are your own;
-    ``options`` are those of ``Trainer`` (nothing is written unless there is a ``folder``).
+    A field is ``step``, ``epoch``, ``sample``, ``token``, ``seconds`` or ``"clock.…"``; ``metrics``, which are then
+    logged; ``batch``, ``outputs``, ``loss``, ``stage``, ``loader_name``, ``exception``, ``checkpoint``,
+    ``stop_reason``, ``max_duration`` and others; or a keyword of a custom event.
 
-    An error of the callback is raised, also if it is optional, unless ``tolerant``.
+    Fields without a given value are as in a run of ``TinyModel`` on ``tiny_data``: a batch, its outputs, its loss and
+    the gradients, at the events where the table of events lists them. ``train_step_end`` counts a step and
+    ``train_epoch_end`` an epoch. Weights do not change, and the clock's seconds stand still.
 
-    >>> from hookline.callbacks import EarlyStopping
-    >>> driven = drive(
-    ...     EarlyStopping("val/loss", patience=1),
-    ...     [
-    ...         "setup",
-    ...         ("eval_end", {"step": 5, "metrics": {"val/loss": 0.4}}),
-    ...         ("eval_end", {"metrics": {"val/loss": 0.6}}),
-    ...     ],
-    ... )
-    >>> driven.stop_reason
-    'val/loss has not improved on 0.4 (step 5) for 1 evaluation'
+    Args:
+        callback: The callback to drive.
+        events: The items to send, in order.
+        model: Model of the run. ``TinyModel()`` by default.
+        loss: Loss function of the run.
+        data: Batches of the run.
+        rank: Rank of the process.
+        world_size: Number of processes.
+        tolerant: Record errors of an optional callback instead of raising them.
+        **options: Options of ``Trainer``. Without ``folder``, nothing is written.
+
+    Returns:
+        The recorded actions.
+
+    Raises:
+        RegistrationError: If an item is not an event, a scope or a function.
+        SetupError: If a field does not exist.
+
+    Example:
+        >>> from hookline.callbacks import EarlyStopping
+        >>> driven = drive(
+        ...     EarlyStopping("val/loss", patience=1),
+        ...     [
+        ...         "setup",
+        ...         ("eval_end", {"step": 5, "metrics": {"val/loss": 0.4}}),
+        ...         ("eval_end", {"metrics": {"val/loss": 0.6}}),
+        ...     ],
+        ... )
+        >>> driven.stop_reason
+        'val/loss has not improved on 0.4 (step 5) for 1 evaluation'
     """
     stage = Stage(callback, model, loss, data, rank=rank, world_size=world_size, options=options)
     return Driven(callback, stage, tolerant=tolerant).then(events)
 
 
 def _parts(item: tuple[Any, ...]) -> tuple[str, Fields, Sequence[Any]]:
-    """``(name, fields, inner)`` of ``(name, fields)``, ``(name, inner)`` or all three."""
+    """Return ``(name, fields, inner)`` from ``(name, fields)``, ``(name, inner)`` or all three."""
     name, *rest = item
     fields = [part for part in rest if isinstance(part, Mapping)]
     inner = [part for part in rest if isinstance(part, list | tuple)]
@@ -168,7 +202,7 @@ def _parts(item: tuple[Any, ...]) -> tuple[str, Fields, Sequence[Any]]:
 
 
 def _known(name: str, line: Line[Run]) -> Event:
-    """The event of this name, or an error with a suggestion."""
+    """Return the event of this name. An unknown name raises an error with a suggestion."""
     if name in line.known:
         return line.known[name]
     bare = name.removeprefix("on_")

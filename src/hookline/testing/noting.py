@@ -1,4 +1,4 @@
-"""The parts of a run that record what a callback does with them, and do what they always do."""
+"""Parts of a run that record the actions of a callback, in addition to their usual work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Note = Callable[[str, Any], None]
 
 
 class NotedMessages(Messages):
-    """Calls ``note`` for every message that is sent."""
+    """Call ``note`` for every message that is sent."""
 
     __slots__ = ("_note",)
 
@@ -29,7 +29,7 @@ class NotedMessages(Messages):
 
 
 class NotedMetrics:
-    """Calls ``note`` with the full name of every value that a callback logs into the run's metric book."""
+    """Call ``note`` with the full name of every value that a callback logs."""
 
     def __init__(self, book: MetricBook, note: Note) -> None:
         self._book, self._note = book, note

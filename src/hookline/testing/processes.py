@@ -1,6 +1,6 @@
-"""Scripts in real child processes: for signals, crashes, exit codes and fresh imports.
+"""Run scripts in child processes, to test signals, crashes, exit codes and fresh imports.
 
-A script is a text and not a function: a child that is spawned from a test cannot import the test's module.
+A script is a string, not a function: a spawned child cannot import the module of the test.
 """
 
 from __future__ import annotations
@@ -22,14 +22,22 @@ POLL = 0.01
 
 
 class Script:
-    """A script that runs. Use it in a ``with``: at its end the process and its children are gone.
+    """A running script.
 
-    >>> with start_script("print('ready', flush=True); input()") as script:
-    ...     script.wait_for("ready")
-    ...     script.send(signal.SIGTERM)
-    ...     done = script.finish()
-    >>> done.returncode == -signal.SIGTERM
-    True
+    Use it in a ``with`` block, which kills the process and its children at the end.
+
+    Args:
+        source: Source code of the script.
+        args: Arguments of the script, in ``sys.argv[1:]``.
+        env: Environment variables to add.
+
+    Example:
+        >>> with start_script("print('ready', flush=True); input()") as script:
+        ...     script.wait_for("ready")
+        ...     script.send(signal.SIGTERM)
+        ...     done = script.finish()
+        >>> done.returncode == -signal.SIGTERM
+        True
     """
 
     def __init__(self, source: str, *, args: Sequence[object] = (), env: Mapping[str, str] | None = None) -> None:
@@ -37,7 +45,7 @@ class Script:
         folder = Path(self._folder.name)
         path, self._out, self._err = folder / "script.py", folder / "stdout", folder / "stderr"
         path.write_text(dedent(source))
-        # Output goes to files: a pipe that nobody reads would block the child.
+        # Output goes to files, because the child would block on a full pipe.
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
                 [sys.executable, str(path), *(str(arg) for arg in args)],
@@ -45,12 +53,12 @@ class Script:
                 stdout=out,
                 stderr=err,
                 env={"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **os.environ, **(env or {})},
-                start_new_session=True,  # a group of its own, so that its children can be ended with it
+                start_new_session=True,  # A separate process group, to kill its children with it.
             )
 
     @property
     def stdout(self) -> str:
-        """What it has written so far."""
+        """Output of the script so far."""
         return self._out.read_text(errors="replace")
 
     @property
@@ -58,7 +66,15 @@ class Script:
         return self._err.read_text(errors="replace")
 
     def wait_for(self, text: str, timeout: float = 200) -> None:
-        """Wait until the script has printed a text."""
+        """Wait until the script has printed a string.
+
+        Args:
+            text: The string.
+            timeout: Maximum number of seconds to wait.
+
+        Raises:
+            AssertionError: If the script ends or the time is over before it has printed the string.
+        """
         end = time.monotonic() + timeout
         while text not in self.stdout:
             ended = self.process.poll()
@@ -68,14 +84,29 @@ class Script:
             time.sleep(POLL)
 
     def send(self, number: int, *, group: bool = False) -> None:
-        """Send a signal to the process or, as a terminal does, to its whole group."""
+        """Send a signal to the process or, as a terminal does, to its process group.
+
+        Args:
+            number: The signal.
+            group: Send it to the process group.
+        """
         if group:
             os.killpg(self.process.pid, number)
         else:
             self.process.send_signal(number)
 
     def finish(self, timeout: float = 200) -> subprocess.CompletedProcess[str]:
-        """Wait for its end: ``returncode`` (``-n`` after a signal ``n``), ``stdout`` and ``stderr``."""
+        """Wait until the script ends, and return its exit code and output.
+
+        Args:
+            timeout: Maximum number of seconds to wait.
+
+        Returns:
+            An object with ``returncode`` (``-n`` after a signal ``n``), ``stdout`` and ``stderr``.
+
+        Raises:
+            AssertionError: If the script does not end in time. It is killed.
+        """
         try:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -87,7 +118,7 @@ class Script:
         return f"stdout: {self.stdout}\nstderr: {self.stderr}"
 
     def _kill(self) -> None:
-        with suppress(ProcessLookupError):  # all of the group have ended
+        with suppress(ProcessLookupError):  # All processes of the group have ended.
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
@@ -104,9 +135,15 @@ class Script:
 
 
 def start_script(source: str, *, args: Sequence[object] = (), env: Mapping[str, str] | None = None) -> Script:
-    """Start a script in a new Python and go on, in order to send it signals. Use it in a ``with``.
+    """Start a script in a new Python process, for example to send it signals.
 
-    ``env`` is added to the environment. The script reads ``args`` from ``sys.argv[1:]``.
+    Args:
+        source: Source code of the script.
+        args: Arguments of the script, in ``sys.argv[1:]``.
+        env: Environment variables to add.
+
+    Returns:
+        The running script. Use it in a ``with`` block.
     """
     return Script(source, args=args, env=env)
 
@@ -114,10 +151,23 @@ def start_script(source: str, *, args: Sequence[object] = (), env: Mapping[str, 
 def run_script(
     source: str, *, args: Sequence[object] = (), env: Mapping[str, str] | None = None, timeout: float = 200
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script in a new Python until it ends. After ``timeout`` seconds it is killed, and that is an error.
+    """Run a script in a new Python process until it ends.
 
-    >>> run_script("import sys; print(sys.argv[1]); sys.exit(3)", args=["hello"]).returncode
-    3
+    Args:
+        source: Source code of the script.
+        args: Arguments of the script, in ``sys.argv[1:]``.
+        env: Environment variables to add.
+        timeout: Seconds after which the script is killed.
+
+    Returns:
+        An object with ``returncode``, ``stdout`` and ``stderr``.
+
+    Raises:
+        AssertionError: If the script does not end in time.
+
+    Example:
+        >>> run_script("import sys; print(sys.argv[1]); sys.exit(3)", args=["hello"]).returncode
+        3
     """
     with start_script(source, args=args, env=env) as script:
         return script.finish(timeout)

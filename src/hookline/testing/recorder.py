@@ -1,4 +1,4 @@
-"""``Recorder``: which events a run sent, in which order, and what ``run`` showed at each."""
+"""``Recorder``: record the events of a run in their order, and fields of ``run``."""
 
 from __future__ import annotations
 
@@ -19,25 +19,32 @@ if TYPE_CHECKING:
 
 
 class Recorder(Callback):
-    """Records the name of every event in ``names`` and, with ``fields``, what ``run`` showed in ``rows``.
+    """Record the name of every event in ``names`` and fields of ``run`` in ``rows``.
 
-    A field is a path on ``run``: ``"stage"``, ``"clock.step"``, ``"metrics.val/loss"``, or a keyword of a custom
-    event. A field without a value at an event is absent from its row. Values are copies: a scalar tensor is a
-    number, other tensors are detached. ``only`` keeps a few events, so that a test can compare with a short list.
-    It asks for nothing, logs nothing and changes nothing.
+    The recorder requests nothing, logs nothing and changes nothing. Values are copies: a scalar tensor becomes a
+    number, other tensors are detached. A field without a value at an event is absent from its row.
 
-    >>> import torch
-    >>> from hookline.loop import Trainer
-    >>> from hookline.testing import TinyModel, tiny_data
-    >>> recorder = Recorder(fields=("clock.step", "stage", "loss"), only=("train_start", "train_step_end"))
-    >>> trainer = Trainer(max_duration="1st", callbacks=[recorder], folder=False)
-    >>> result = trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
-    >>> recorder.names
-    ['train_start', 'train_step_end']
-    >>> recorder.rows[0]
-    {'event': 'train_start', 'clock.step': 0, 'stage': 'train'}
-    >>> recorder.rows[1].keys()
-    dict_keys(['event', 'clock.step', 'stage', 'loss'])
+    Args:
+        fields: Paths on ``run``: ``"stage"``, ``"clock.step"``, ``"metrics.val/loss"``, or keywords of a custom event.
+        only: Names of the events to record. By default, all events.
+        name: Name of the callback.
+
+    Raises:
+        RegistrationError: If ``only`` contains a name that is not an event. Raised at the first event.
+
+    Example:
+        >>> import torch
+        >>> from hookline.loop import Trainer
+        >>> from hookline.testing import TinyModel, tiny_data
+        >>> recorder = Recorder(fields=("clock.step", "stage", "loss"), only=("train_start", "train_step_end"))
+        >>> trainer = Trainer(max_duration="1st", callbacks=[recorder], folder=False)
+        >>> result = trainer.fit(TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        >>> recorder.names
+        ['train_start', 'train_step_end']
+        >>> recorder.rows[0]
+        {'event': 'train_start', 'clock.step': 0, 'stage': 'train'}
+        >>> recorder.rows[1].keys()
+        dict_keys(['event', 'clock.step', 'stage', 'loss'])
     """
 
     def __init__(self, fields: Iterable[str] = (), only: Iterable[str] | None = None, *, name: str = "") -> None:
@@ -45,9 +52,9 @@ class Recorder(Callback):
         self.only = None if only is None else frozenset((only,) if isinstance(only, str) else only)
         self.name = name
         self.names: list[str] = []
-        """The names of the events, in the order in which they came. (``events`` declares new ones.)"""
+        """Names of the events, in order. (The attribute ``events`` declares custom events.)"""
         self.rows: list[dict[str, Any]] = []
-        """With ``fields``: ``{"event": name, field: value, …}`` for each event."""
+        """With ``fields``: ``{"event": name, field: value, …}`` per event."""
         self._known: Mapping[str, Event] = {}
 
     def on_event(self, event: str, run: Run, **payload: object) -> None:
@@ -62,22 +69,30 @@ class Recorder(Callback):
             self.rows.append({"event": event} | {field: value for field, value in found.items() if value is not ABSENT})
 
     def count(self, event: str) -> int:
-        """How often an event came."""
+        """Return how often an event was sent.
+
+        Args:
+            event: Name of the event.
+        """
         self._check([event])
         return Counter(self.names)[event]
 
     def without(self, *events: str) -> list[str]:
-        """The recorded names without some of them, for a list that can be read."""
+        """Return the recorded names without some of them, for a shorter list.
+
+        Args:
+            *events: Names to leave out.
+        """
         self._check(events)
         return [event for event in self.names if event not in events]
 
     def clear(self) -> None:
-        """Forget what was recorded."""
+        """Delete the records."""
         self.names.clear()
         self.rows.clear()
 
     def _check(self, names: Iterable[str]) -> None:
-        """A misspelt name would be an event that never comes, and a test that never fails."""
+        """Refuse an unknown name: such an event is never sent, so the test would never fail."""
         known = self._known or BY_NAME
         for name in names:
             if name not in known and name not in self.names:
@@ -88,13 +103,13 @@ ABSENT: Any = object()
 
 
 def _read(run: Run, payload: Mapping[str, object], field: str) -> Any:
-    """A copy of what a path shows, or ``ABSENT``: whatever goes wrong in reading is no matter of the run."""
+    """Return a copy of the value at a path, or ``ABSENT`` if reading it fails."""
     first, _, rest = field.partition(".")
     try:
         value = payload[first] if first in payload else getattr(run, first)
         while rest:
             if isinstance(value, Mapping):
-                value, rest = value[rest], ""  # the name of a metric may have dots in it
+                value, rest = value[rest], ""  # The name of a metric may contain dots.
             else:
                 part, _, rest = rest.partition(".")
                 value = getattr(value, part)
@@ -104,7 +119,7 @@ def _read(run: Run, payload: Mapping[str, object], field: str) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """What will not change any more, and holds no graph."""
+    """Return a copy that does not change later and holds no graph."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone() if value.ndim else value.item()
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Rules of the contract about leaving a run and going on with it, and about what is left of a callback in between."""
+"""Rules of the contract about interrupted and resumed runs, pickling, and declared metrics."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hookline.testing.surroundings import plain
 Factory = Callable[[], Callback]
 
 STEPS = (1, 4, 5, 8)
-"""Of ten, in two epochs: the first, one inside of each epoch, and the edge between them."""
+"""Steps of ten in two epochs: the first, one inside each epoch, and the end of an epoch."""
 
 
 def pickles(factory: Factory) -> None:
-    """It can be pickled and is the same then; or the error says what of it cannot."""
+    """Check that pickling restores an equal callback, or that its error says why not."""
     callback = factory()
     try:
         other = pickle.loads(pickle.dumps(callback))
@@ -35,9 +35,9 @@ def pickles(factory: Factory) -> None:
 
 
 def resume(factory: Factory) -> None:
-    """A run that was told to leave at a step, and goes on in another one, ends as the run that was not.
+    """Check that a preempted and resumed run ends like an uninterrupted one.
 
-    The same state, weights and optimizer, and a row for the same metrics at the same steps.
+    State, weights and optimizer are equal, and there are rows of the same metrics at the same steps.
     """
     with tried_out() as folder:
         whole = factory()
@@ -66,7 +66,7 @@ def resume(factory: Factory) -> None:
 
 
 def interrupt(factory: Factory) -> None:
-    """Ctrl-C in the middle of an epoch; a second fit goes on from there."""
+    """Check Ctrl-C inside an epoch, and a second fit that continues."""
     with tried_out() as folder:
         run = Fit([_Interrupt(3), factory()], folder)
         need(run().interrupted, "a run that was interrupted does not say so")
@@ -75,14 +75,14 @@ def interrupt(factory: Factory) -> None:
 
 
 def metrics(factory: Factory) -> None:
-    """One that declares which metrics it writes logs no others."""
+    """Check that a callback that declares its metrics logs no other metrics."""
     declared = tuple(name for name in factory().writes if not is_resource(name))
     undeclared = undeclared_metrics(factory) if declared else ()
     need(not undeclared, f"it logs {', '.join(undeclared)} and declares only writes = {declared}")
 
 
 def undeclared_metrics(factory: Factory) -> tuple[str, ...]:
-    """The metrics that it logs in a fit and does not declare."""
+    """Return the metrics that the callback logs in a fit and does not declare."""
     with tried_out() as folder:
         Fit([], folder)()
         usual = _metrics(folder)
@@ -94,7 +94,7 @@ def undeclared_metrics(factory: Factory) -> tuple[str, ...]:
 
 
 class _Leave(Callback):
-    """What a signal does at the end of a step, without one."""
+    """Act like a preemption signal at the end of a step."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -105,7 +105,7 @@ class _Leave(Callback):
 
 
 class _Interrupt(Callback):
-    """What Ctrl-C does at the end of a step, once."""
+    """Act like Ctrl-C at the end of a step, once."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -135,7 +135,7 @@ def _rows(folder: Path) -> set[tuple[str, int]]:
 
 
 def _metrics(folder: Path) -> set[str]:
-    """Names of metrics; pictures and tables are none."""
+    """Return the names of metrics, without images and tables."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return {row["name"] for row in map(json.loads, lines) if "value" in row}
 

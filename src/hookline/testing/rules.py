@@ -1,4 +1,4 @@
-"""The rules of the contract of a callback. Each is a function that fails when its rule is broken."""
+"""The rules of the contract: functions that raise if a callback breaks the rule."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rule(check: Callable[[Factory], None]) -> Callable[[Factory], None]:
 
 
 def _no_failures(failures: tuple[Failure, ...]) -> None:
-    """An optional callback that failed was switched off in silence; here it is heard."""
+    """Raise the error of an optional callback, which a run would only disable."""
     if failures:
         raise RuleError(f"it failed and was switched off: {failures[0]}") from failures[0].error
 
@@ -50,7 +50,7 @@ def _no_failures(failures: tuple[Failure, ...]) -> None:
 
 @rule
 def constructs(factory: Factory) -> None:
-    """To make one writes nothing, starts nothing and changes nothing: that is for ``on_setup``."""
+    """Check that the constructor has no side effects: they belong in ``on_setup``."""
     with tried_out():
         before, run_before, random_before = surroundings(), running(), random_states()
         callback, other = factory(), factory()
@@ -66,7 +66,10 @@ def constructs(factory: Factory) -> None:
 
 @rule
 def declares(factory: Factory) -> None:
-    """What it declares has the right type: ``reads = "val/loss"`` would be eight metrics of one letter."""
+    """Check types of declared attributes.
+
+    For example, ``reads = "val/loss"`` would be eight metrics of one letter.
+    """
     callback = factory()
     for field in ("reads", "writes", "state"):
         value = getattr(callback, field)
@@ -89,14 +92,14 @@ def declares(factory: Factory) -> None:
 
 @rule
 def registers(factory: Factory) -> None:
-    """It is accepted: no misspelt hook, no wrong arity, no order that cannot be had."""
+    """Check that registration accepts the callback: hooks, arities and order are valid."""
     with tried_out():
         Loop(TinyModel(), callbacks=[factory()], folder=False, device="cpu").explain()
 
 
 @rule
 def docstring(factory: Factory) -> None:
-    """Its class has a docstring, with an example that runs."""
+    """Check that the class has a docstring with an example that runs."""
     cls = type(factory())
     text = cls.__doc__ or ""
     need(bool(text.strip()), f"{cls.__qualname__} has no docstring")
@@ -112,8 +115,8 @@ def docstring(factory: Factory) -> None:
 
 @rule
 def state_key(factory: Factory) -> None:
-    """Two that are made alike have the same key, or a resume could not find its state."""
-    made = factory(), factory()  # both are kept, or they could have the same address
+    """Check that two equal callbacks have the same key, by which a resume finds the state."""
+    made = factory(), factory()  # Keep both, or they could have the same address.
     one, other = (callback.state_key for callback in made)
     need(isinstance(one, str) and bool(one), f"state_key = {one!r}; make it a text")
     need(one == other, f"made twice alike, its state_key is {one!r} and {other!r}")
@@ -121,7 +124,7 @@ def state_key(factory: Factory) -> None:
 
 @rule
 def copies(factory: Factory) -> None:
-    """It can be copied with ``copy.deepcopy``, and the copy is another one of the same kind."""
+    """Check that ``copy.deepcopy`` returns another, equal callback."""
     callback = factory()
     other = deepcopy(callback)
     need(other is not callback, "its deep copy is itself")
@@ -134,7 +137,7 @@ def copies(factory: Factory) -> None:
 
 @rule
 def optional(factory: Factory) -> None:
-    """An optional callback asks for nothing and writes no resource: it may only log, emit and send messages."""
+    """Check that an optional callback requests nothing and writes no resource."""
     callback = factory()
     if not callback.optional:
         return
@@ -149,28 +152,28 @@ def optional(factory: Factory) -> None:
 
 @rule
 def events(factory: Factory) -> None:
-    """It survives every event of the table, the rare ones too, and every scope."""
+    """Check every event and every scope of the table."""
     with tried_out() as folder:
         drive(factory(), every_event(_checkpoint(folder)), folder=folder, max_duration="2ep")
 
 
 @rule
 def fit(factory: Factory) -> None:
-    """A fit with evaluations and a test at the end."""
+    """Check a fit with evaluations and a test at the end."""
     with tried_out() as folder:
         _no_failures(_done(Fit([factory()], folder)))
 
 
 @rule
 def accumulate(factory: Factory) -> None:
-    """A fit with two batches a step, the last step of an epoch shorter than the others."""
+    """Check a fit with two batches per step and a shorter last step per epoch."""
     with tried_out() as folder:
         _no_failures(_done(Fit([factory()], folder, accumulate=2)))
 
 
 @rule
 def stop(factory: Factory) -> None:
-    """A stop in the middle of an epoch; a second fit goes on from there."""
+    """Check a stop inside an epoch, and a second fit that continues."""
     stopper = on("train_step_end", at="2st")(lambda run: run.stop("in the middle"))
     with tried_out() as folder:
         run = Fit([stopper, factory()], folder)
@@ -180,7 +183,7 @@ def stop(factory: Factory) -> None:
 
 @rule
 def second_fit(factory: Factory) -> None:
-    """A second fit with the same trainer, longer than the first."""
+    """Check a second, longer fit with the same trainer."""
     with tried_out() as folder:
         run = Fit([factory()], folder)
         run()
@@ -190,7 +193,7 @@ def second_fit(factory: Factory) -> None:
 
 @rule
 def evaluate(factory: Factory) -> None:
-    """The entry points ``evaluate`` and ``test``: no training at all, and then again after a fit."""
+    """Check ``evaluate`` and ``test``, without training and after a fit."""
     with tried_out() as folder:
         run = Fit([factory()], folder)
         run.evaluate()
@@ -201,7 +204,7 @@ def evaluate(factory: Factory) -> None:
 
 @rule
 def predict(factory: Factory) -> None:
-    """The entry point ``predict``: no training and no metrics, and then again after a fit."""
+    """Check ``predict``, without training and after a fit."""
     with tried_out() as folder:
         run = Fit([factory()], folder)
         run.predict()
@@ -212,7 +215,7 @@ def predict(factory: Factory) -> None:
 
 @rule
 def own_loops(factory: Factory) -> None:
-    """A loop of the user's own, without a task; once to its end, once left by ``break``."""
+    """Check a custom loop without a task: until its end, and left by ``break``."""
     with tried_out() as folder:
         _no_failures(own_loop(factory(), folder))
         _no_failures(own_loop(factory(), folder / "left", leave=True))
@@ -220,7 +223,10 @@ def own_loops(factory: Factory) -> None:
 
 @rule
 def files(factory: Factory) -> None:
-    """It writes to ``run.folder`` only; with ``folder=False`` it writes nothing, or refuses with its own error."""
+    """Check that the callback writes to ``run.folder`` only.
+
+    With ``folder=False`` it has to write nothing or to raise its own error.
+    """
     with tried_out() as folder:
         Fit([factory()], folder)()
         need(not files_here(), f"it writes outside of run.folder: {', '.join(files_here())}")
@@ -228,7 +234,7 @@ def files(factory: Factory) -> None:
         run = Fit([factory()], False)
         try:
             run()
-        except NotAvailableError:  # it did not ask run.has_folder, and failed in the middle of the run
+        except NotAvailableError:  # The callback did not check run.has_folder and failed during the run.
             raise
         except HooklineError:
             return
@@ -238,7 +244,7 @@ def files(factory: Factory) -> None:
 
 @rule
 def fresh(factory: Factory) -> None:
-    """A run leaves nothing in its class, or in a default argument, that the next instance would share."""
+    """Check that a run leaves nothing in the class or in a default argument."""
     before, made_before = shared(factory()), containers(factory())
     with tried_out() as folder:
         Fit([factory()], folder)()
@@ -251,7 +257,7 @@ def fresh(factory: Factory) -> None:
 
 @rule
 def state(factory: Factory) -> None:
-    """Its state is plain values and tensors, and a new instance that loads it has the same, and runs."""
+    """Check that another instance can load the state, saves the same state, and works."""
     with tried_out() as folder:
         callback = factory()
         check_same_state(callback, factory())
@@ -263,7 +269,10 @@ def state(factory: Factory) -> None:
 
 @rule
 def weights(factory: Factory) -> None:
-    """One that does not declare that it writes weights, gradients, optimizer, batch or loss changes no bit of them."""
+    """Check that the callback changes no weight, gradient, optimizer, batch or loss.
+
+    A callback that declares writes to one of them is not checked.
+    """
     if any(map(is_resource, factory().writes)):
         return
     for batches in (1, 2):
@@ -275,7 +284,7 @@ def weights(factory: Factory) -> None:
 
 @rule
 def random(factory: Factory) -> None:
-    """It does not draw from a global random state: a run goes the same way without it."""
+    """Check that the callback does not use the global random state."""
     if any(map(is_resource, factory().writes)):
         return
     with tried_out() as folder:
@@ -287,7 +296,10 @@ def random(factory: Factory) -> None:
 
 @rule
 def modes(factory: Factory) -> None:
-    """It leaves train and eval modes and the grad mode alone, unless it declares that it writes the weights."""
+    """Check that the callback does not change train, eval or grad mode.
+
+    A callback that declares writes to the weights is not checked.
+    """
     if "weights" in factory().writes:
         return
     with tried_out() as folder:
@@ -299,7 +311,10 @@ def modes(factory: Factory) -> None:
 
 @rule
 def leaves(factory: Factory) -> None:
-    """After the run, and after a run that failed, all is as before: handlers, settings, threads, hooks on the model."""
+    """Check that handlers, settings, threads and hooks on the model are restored after a run.
+
+    This includes a run that failed.
+    """
     for where in ("", "loss_ready"):
         with tried_out() as folder:
             before, run_before = surroundings(), running()
@@ -318,7 +333,7 @@ def leaves(factory: Factory) -> None:
 
 @rule
 def failure(factory: Factory) -> None:
-    """A run that fails, before it was set up or later, does not make it fail in ``on_exception`` or ``on_teardown``."""
+    """Check that the callback does not fail in ``on_exception`` or ``on_teardown``."""
     for where in ("setup", "fit_start", "train_start", "loss_ready", "eval_batch_start", "train_epoch_end"):
         for planted in (PlantedError(), KeyboardInterrupt()):
             with tried_out() as folder:
@@ -345,11 +360,11 @@ for _check in (pickles, interrupt, resume, metrics):
 
 
 class PlantedError(Exception):
-    """The failure of a run that the contract plants."""
+    """The error that the contract raises inside a run."""
 
 
 class _Bomb(Callback):
-    """Runs first, and raises an error at one event."""
+    """Run first, and raise an error at one event."""
 
     def __init__(self, where: str, error: BaseException) -> None:
         self.where, self.error, self.fired = where, error, False
@@ -366,14 +381,14 @@ def _done(run: Fit) -> tuple[Failure, ...]:
 
 
 def _checkpoint(folder: Path) -> Path:
-    """A folder where a checkpoint could be."""
+    """Create and return a folder for a checkpoint."""
     path = folder / "checkpoints" / "step-00000001"
     path.mkdir(parents=True)
     return path
 
 
 def _beside_a_bare_run(factory: Factory, folder: Path, batches: int) -> tuple[Fit, Fit, Watcher, Watcher]:
-    """A run with it and one without it that has as many steps, each with a watcher."""
+    """Train with the callback, and without it for as many steps, each with a watcher."""
     seen, expected = Watcher(), Watcher()
     run = Fit([factory(), seen], folder, accumulate=batches)
     steps = run().clock.step

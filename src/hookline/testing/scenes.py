@@ -1,4 +1,4 @@
-"""The tiny runs in which the contract watches a callback."""
+"""The tiny runs in which the contract observes a callback."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def accuracy(outputs: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
 
 
 class Watcher(Callback):
-    """Runs last at every event and notes random states, modes and grad mode."""
+    """Record random states, modes and grad mode at every event, after all other callbacks."""
 
     reads = ("*",)
 
@@ -72,14 +72,14 @@ class Watcher(Callback):
 
     def on_event(self, event: str, run: Run) -> None:
         key = (event, run.clock.step, run.clock.batch, run.stage)
-        if run.stage == "train":  # an evaluation puts the random states back
+        if run.stage == "train":  # An evaluation restores the random states.
             self.random.setdefault(key, random_states())
         modes = {name or "the model": part.training for name, part in run.model.named_modules()}
         self.modes.setdefault(key, {**modes, "grad mode": torch.is_grad_enabled()})
 
 
 class Fit:
-    """One trainer with a task of its own, which is fitted once or more."""
+    """A trainer and its task, to fit once or more."""
 
     def __init__(self, callbacks: Sequence[Callback], folder: Path | Literal[False] = False, **options: Any) -> None:
         self.task = Classifier()
@@ -108,7 +108,7 @@ class Fit:
         return () if loop is None else tuple(loop.engine.line.failures)
 
     def weights(self) -> dict[str, Any]:
-        """The bits of the weights and of the optimizer."""
+        """Return the bits of the weights and of the optimizer."""
         loop = self.trainer._loop
         optimizers = {} if loop is None else loop.engine.state.optimizers
         state = {f"{name} (optimizer)": optimizer.state_dict() for name, optimizer in optimizers.items()}
@@ -116,7 +116,7 @@ class Fit:
 
 
 def own_loop(callback: Callback, folder: Path, *, leave: bool = False) -> tuple[Failure, ...]:
-    """The user's own loop with an evaluation; with ``leave`` its body is left by ``break``."""
+    """Run a custom loop with an evaluation. With ``leave``, the body exits by ``break``."""
     model = TinyModel()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loss = nn.functional.cross_entropy
@@ -140,13 +140,13 @@ def own_loop(callback: Callback, folder: Path, *, leave: bool = False) -> tuple[
 
 @contextmanager
 def tried_out() -> Iterator[Path]:
-    """An empty folder for a run; the working directory is another; prints and random states stay here."""
+    """Provide a run folder and another working directory; isolate output and random states."""
     threads = torch.get_num_threads()
     with TemporaryDirectory(prefix="hookline-contract-") as folder:
         here = Path(folder) / "here"
         here.mkdir()
         with chdir(here), same_random_state(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-            torch.set_num_threads(1)  # for models as tiny as these, more threads are many times slower
+            torch.set_num_threads(1)  # For such tiny models, more threads are many times slower.
             try:
                 yield Path(folder) / "run"
             finally:
@@ -154,12 +154,12 @@ def tried_out() -> Iterator[Path]:
 
 
 def files_here() -> list[str]:
-    """What was written to the working directory."""
+    """Return the files in the working directory."""
     return sorted(os.listdir())
 
 
 def every_event(checkpoint: Path) -> list[Item]:
-    """Every event and every scope of the table, in an order that a run could have."""
+    """Return every event and scope of the table, in an order that a run could have."""
     batch: list[Item] = [*["train_batch_start", "forward_start", "forward_end", "loss_ready"]]
     batch += ["backward_start", "backward_end", "train_batch_end"]
     update: list[Item] = [

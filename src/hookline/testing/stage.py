@@ -1,4 +1,4 @@
-"""What stands around a callback that is driven: a real line, run and metric book, set by hand."""
+"""The parts of a run around a driven callback: real hooks, ``run`` and metrics, set by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hookline.testing.noting import NotedMessages, NotedMetrics
 from hookline.testing.tiny import TinyModel, tiny_data
 
 MOMENT = ("batch", "outputs", "loss", "optimizer", "loader_name", "exception", "checkpoint")
-"""The fields that have a value at some events only; the table says at which."""
+"""Fields that have a value at some events only, as in the table of events."""
 COUNTERS = ("step", "epoch", "sample", "token")
 MACHINERY = (
     *("line", "requests", "metrics", "answers", "loop", "clock", "history", "messages", "optimizers", "failure"),
@@ -32,16 +32,16 @@ MACHINERY = (
 PLAIN = tuple(f.name for f in dataclass_fields(RunState) if f.name not in (*MOMENT, *MACHINERY))
 FIELDS = (*COUNTERS, "seconds", "clock.batch", "metrics", "stop_reason", *MOMENT, *PLAIN)
 IN_EVALUATION = frozenset({"batch_fetch_start", "batch_fetch_end", "forward_start", "forward_end", "callback_disabled"})
-"""The events that come inside an evaluation, besides its own."""
+"""Events that also occur inside an evaluation."""
 GRADIENTS = frozenset(
     {"backward_end", "train_batch_end", "gradients_ready", "optimizer_step_start", "optimizer_step_end"}
 )
-"""The events at which there are gradients."""
+"""Events at which gradients exist."""
 SKIPPABLE = frozenset({"train_step_start", "gradients_ready"})
 
 
 class Stage:
-    """The loop, its state before and after each event, and what the callback did."""
+    """The loop, its state before and after each event, and the actions of the callback."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Stage:
         loss = nn.CrossEntropyLoss() if loss is None and model is None else loss
         model = TinyModel() if model is None else model
         self._data = data
-        self._moment: dict[tuple[str, str], Any] = {}  # by stage and field: what was set, or made up
+        self._moment: dict[tuple[str, str], Any] = {}  # Given or generated values, by stage and field.
         self._evaluation = ExitStack()
         self._evaluating = self._scoped = False
         self._now = ""
@@ -71,7 +71,7 @@ class Stage:
         task = model if isinstance(model, Task) else SupervisedTask(model, loss, torch.optim.SGD)
         self.task = task
         self.loop = Loop(model, task=task, callbacks=[callback], **{"folder": False, "device": "cpu", **options})
-        self.loop.engine.is_open = True  # a callback that is added is set up at once, as in a run
+        self.loop.engine.is_open = True  # As in a run, a callback that is added is set up at once.
         self.line, self.state, self.scopes = self.loop.engine.line, self.loop.engine.state, self.loop.engine.scopes
         self.run: Run = self.line.members[-1].view
         self._set_ranks(rank, world_size)
@@ -79,7 +79,7 @@ class Stage:
         if data is not None:
             self.state.loaders.update(train=data, val=data)
         if self.state.folder is not None:
-            self.state.folder.mkdir(parents=True, exist_ok=True)  # as in a run: there at setup
+            self.state.folder.mkdir(parents=True, exist_ok=True)  # As in a run, the folder exists at setup.
 
     def _set_ranks(self, rank: int, world_size: int) -> None:
         if (rank, world_size) != (self.state.rank, self.state.world_size):
@@ -88,7 +88,7 @@ class Stage:
             self.line._compile()
 
     def _set_notes(self) -> None:
-        """Put in the parts that note what is done with them."""
+        """Install the parts that record the actions of the callback."""
         loop, line = self.loop, self.line
         self.requests, self.book = loop.engine.requests, loop.engine.book
         self.requests.observer, self.requests.can_save = self._note_request, True
@@ -100,7 +100,7 @@ class Stage:
             self.emitted.append((event, payload))
             emit_custom(event, payload)
 
-        line.emit_custom = note_and_emit  # type: ignore[method-assign]  # what `run.emit` calls
+        line.emit_custom = note_and_emit  # type: ignore[method-assign]  # `run.emit` calls it.
         self.emit_custom = emit_custom
 
     def _note_request(self, what: str, stop: StopRequest | None = None) -> None:
@@ -112,10 +112,10 @@ class Stage:
     # -- one event -----------------------------------------------------------------------------
 
     def before(self, event: Event, fields: Mapping[str, Any]) -> None:
-        """Bring the run to the moment of an event."""
+        """Set the state of the run for an event."""
         state, clock, self._now = self.state, self.state.clock, event.name
         if event.name != "setup" and not state.optimizers:
-            self.loop.engine.opening.make_optimizers()  # as in a run: after setup
+            self.loop.engine.opening.make_optimizers()  # As in a run, after setup.
             self.loop.engine.steps.open()
         self._set_stage(event, fields)
         if event.name in ("train_start", "train_end"):
@@ -145,17 +145,17 @@ class Stage:
         line = self.line
         if event.gives:
             self.emit_custom(event.name, payload)
-        elif event.name in ("exception", "teardown"):  # all hear these, and the first error is raised
+        elif event.name in ("exception", "teardown"):  # All callbacks get these; then the first error is raised.
             for error in line.emit_to_all(getattr(line.hooks, event.name)):
                 raise error
         else:
             line.emit(getattr(line.hooks, event.name))
 
     def after(self, event: Event) -> None:
-        """What the loop does once an event is over."""
+        """Do the work of the loop after an event."""
         state, requests = self.state, self.requests
         for field in event.valid:
-            if field in MOMENT:  # a hook may have replaced it
+            if field in MOMENT:  # A hook may have replaced the value.
                 self._moment[state.stage, field] = getattr(state, field)
         requests.attention = requests.leave_evaluation = False
         requests.drop_eval()
@@ -169,14 +169,14 @@ class Stage:
             self.end_evaluation()
 
     def clear(self) -> None:
-        """After the last event: nothing of it stays outside, such as the grad mode of an evaluation."""
+        """Restore global settings after the last event, such as the grad mode of an evaluation."""
         self.end_evaluation()
 
     # -- scopes --------------------------------------------------------------------------------
 
     @contextmanager
     def scope(self, name: str, fields: Mapping[str, Any]) -> Iterator[None]:
-        """Inside ``around_<scope>`` of the callback, left as a run leaves it."""
+        """Enter ``around_<scope>`` of the callback, and exit it as a run does."""
         if name in ("around_eval", "around_predict"):
             self._begin_evaluation(fields.get("stage", "val" if name == "around_eval" else "predict"))
             self._scoped = True
@@ -209,7 +209,7 @@ class Stage:
         state.stage = wanted
 
     def _begin_evaluation(self, stage: str) -> None:
-        """Modes, grad mode, clock and metrics as in a run's evaluation or prediction."""
+        """Set modes, grad mode, clock and metrics as in an evaluation or prediction of a run."""
         if self._evaluating and (self.state.stage == stage or self._scoped):
             return
         self.end_evaluation()
@@ -258,7 +258,7 @@ class Stage:
         setattr(target, last, value)
 
     def _fill(self, event: Event, fields: Mapping[str, Any]) -> None:
-        """A value for each field that the table promises at this event; none for those that it does not."""
+        """Set each field that the table lists for this event, and clear the others."""
         state, valid = self.state, event.valid
         if self._evaluating and state.stage != "predict" and event.name in IN_EVALUATION:
             valid = (*valid, "loader_name")
@@ -296,7 +296,7 @@ class Stage:
                 return (state.folder or Path()) / "checkpoints" / f"step-{state.clock.step:08d}"
 
     def _forward(self) -> tuple[Any, Any]:
-        """Outputs and loss of the batch or, when it is nothing for the model, of the first batch of the data."""
+        """Return outputs and loss of the batch, or of the first batch if the model cannot use it."""
         task, line, state = self.task, self.line, self.state
         if self._data is None or not isinstance(task, SupervisedTask):
             return MISSING, MISSING

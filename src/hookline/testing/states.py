@@ -1,4 +1,4 @@
-"""What instances of a callback share, and what of them a checkpoint can hold."""
+"""Check which state instances of a callback share, and which state a checkpoint can hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookline.testing.surroundings import plain
 
 
 class RuleError(AssertionError):
-    """A rule is broken; the message says how."""
+    """A broken rule. The message says how it is broken."""
 
 
 def need(holds: bool, otherwise: str) -> None:
@@ -24,7 +24,7 @@ def need(holds: bool, otherwise: str) -> None:
 
 
 def shared(callback: Callback) -> dict[str, Any]:
-    """The containers that belong to its class."""
+    """Return the containers that belong to the class of a callback."""
     classes = [cls for cls in type(callback).__mro__ if cls not in (Callback, Hooks, object)]
     return {
         f"{cls.__qualname__}.{name}": plain(value)
@@ -40,12 +40,12 @@ def _is_descriptor(value: object) -> bool:
 
 
 def containers(callback: Callback) -> dict[str, Any]:
-    """The containers that a new instance begins with."""
+    """Return the containers of a new instance."""
     return {name: plain(value) for name, value in vars(callback).items() if isinstance(value, dict | list | set)}
 
 
 def check_same_state(callback: Callback, other: Callback) -> None:
-    """What one saves, another can load; then both save the same."""
+    """Check that a callback can load the state of another one, and then saves the same state."""
     saved = callback.state_dict()
     need(isinstance(saved, dict), f"state_dict() gave {saved!r}; make it a dict")
     other.load_state_dict(_stored(saved, "state"))
@@ -55,7 +55,7 @@ def check_same_state(callback: Callback, other: Callback) -> None:
 
 
 def _stored(value: Any, where: str) -> Any:
-    """A value as a checkpoint gives it back: plain values and tensors; tuples are lists then. No pickle."""
+    """Return a value as a checkpoint would restore it: tuples become lists. No pickle."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, torch.Tensor):
@@ -72,5 +72,5 @@ def _stored(value: Any, where: str) -> Any:
     if isinstance(value, Path):
         return str(value)
     if hasattr(value, "dtype") and hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
-        return value.item()  # a number of NumPy
+        return value.item()  # A NumPy scalar.
     raise RuleError(f"{where} is a {type(value).__qualname__}, which a checkpoint cannot hold: {value!r}")

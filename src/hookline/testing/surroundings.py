@@ -1,4 +1,4 @@
-"""What a callback must leave as it found it, and a way to compare any two values."""
+"""Global state that a callback must not change, and a comparable form of any value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 GRACE = 5.0
-"""Seconds that a thread or a process is given to end, once the run is over."""
+"""Seconds for threads and child processes to end after the run."""
 
 MODULE_HOOKS = (
     "_forward_hooks",
@@ -36,7 +36,7 @@ MODULE_HOOKS = (
 
 
 def surroundings() -> dict[str, Any]:
-    """What belongs to the process and not to a callback."""
+    """Return the global settings of the process."""
     return {
         "a signal handler": {number: signal.getsignal(number) for number in signal.valid_signals()},
         "the warnings filters": list(warnings.filters),
@@ -65,7 +65,7 @@ def _loggers() -> dict[str, logging.Logger]:
 
 
 def running() -> dict[str, frozenset[Any]]:
-    """The threads and the child processes that run now."""
+    """Return the current threads and child processes."""
     return {
         "a thread": frozenset(thread for thread in threading.enumerate() if thread.is_alive()),
         "a child process": frozenset(_children()),
@@ -73,7 +73,7 @@ def running() -> dict[str, frozenset[Any]]:
 
 
 def left_running(before: dict[str, frozenset[Any]]) -> list[str]:
-    """What still runs and did not run before, after some time to end."""
+    """Return the new threads and child processes that have not ended after ``GRACE`` seconds."""
     end = time.monotonic() + GRACE
     while True:
         left = [
@@ -85,16 +85,16 @@ def left_running(before: dict[str, frozenset[Any]]) -> list[str]:
 
 
 def _children() -> list[str]:
-    """The process ids of the child processes, as Linux knows them; elsewhere none are seen."""
+    """Return the process ids of the child processes on Linux, and nothing on other systems."""
     found: list[str] = []
     for children in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError):  # a thread that has ended meanwhile
+        with suppress(OSError):  # The thread has ended in the meantime.
             found += children.read_text().split()
     return found
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """The names under which two surroundings differ, with the part that does."""
+    """Return the names of the settings that differ, with the part that differs."""
     found = []
     for what, value in before.items():
         if after[what] == value:
@@ -112,7 +112,7 @@ def _named(part: Any) -> str:
 
 
 def hooks_on(module: nn.Module) -> dict[str, int]:
-    """How many hooks each part of a module has."""
+    """Return the number of hooks on each part of a module."""
     found = {}
     for name, part in module.named_modules():
         found[name] = sum(len(getattr(part, kind, None) or ()) for kind in MODULE_HOOKS)
@@ -123,7 +123,7 @@ def hooks_on(module: nn.Module) -> dict[str, int]:
 
 
 def random_states() -> dict[str, Any]:
-    """The global random states."""
+    """Return the global random states."""
     numpy: Any = sys.modules.get("numpy")
     states = {"random": random.getstate(), "torch": torch.get_rng_state().numpy().tobytes()}
     if numpy:
@@ -133,8 +133,8 @@ def random_states() -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value in a form that can be compared: tensors by their bits, unknown objects by their kind only."""
-    if isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(value):  # such as a quantized weight
+    """Return a comparable form of a value: tensors as bits, unknown objects as class names."""
+    if isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(value):  # Such as a quantized weight.
         return [type(value).__qualname__, *(plain(getattr(value, name)) for name in value.__tensor_flatten__()[0])]
     if isinstance(value, torch.Tensor):
         held = value.detach().cpu().contiguous()
@@ -146,7 +146,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return sorted(repr(plain(item)) for item in value)
     if isinstance(value, float):
-        return repr(value)  # NaN is like NaN
+        return repr(value)  # So that NaN equals NaN.
     if value is None or isinstance(value, bool | int | str | bytes):
         return value
     if hasattr(value, "tolist"):

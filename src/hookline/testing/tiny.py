@@ -1,4 +1,4 @@
-"""A tiny model and tiny data: a fit takes milliseconds and learns something."""
+"""A tiny model and tiny data, for a fit that takes milliseconds and learns something."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from torch import Tensor, nn
 
 
 class TinyModel(nn.Module):
-    """Four inputs, three classes, dropout if you want randomness in training."""
+    """A classifier with four inputs and three classes.
+
+    Args:
+        dropout: Dropout probability, for randomness in training.
+        seed: Seed of the initial weights.
+    """
 
     def __init__(self, *, dropout: float = 0.0, seed: int = 0) -> None:
         super().__init__()
@@ -26,10 +31,17 @@ class TinyModel(nn.Module):
 def tiny_data(
     batches: int = 4, batch_size: int = 8, *, last: int | None = None, seed: int = 0
 ) -> list[tuple[Tensor, Tensor]]:
-    """A list of ``(inputs, classes)`` batches that can be learned; ``last`` is the size of the last one.
+    """Return a list of ``(inputs, classes)`` batches that ``TinyModel`` can learn.
 
-    >>> [len(x) for x, y in tiny_data(batches=3, batch_size=4, last=1)]
-    [4, 4, 1]
+    Args:
+        batches: Number of batches.
+        batch_size: Number of samples per batch.
+        last: Number of samples in the last batch. By default, ``batch_size``.
+        seed: Seed of the data.
+
+    Example:
+        >>> [len(x) for x, y in tiny_data(batches=3, batch_size=4, last=1)]
+        [4, 4, 1]
     """
     generator = torch.Generator().manual_seed(seed)
     sizes = [batch_size] * (batches - 1) + [batch_size if last is None else last]
