@@ -1,6 +1,6 @@
-"""Hookline trains PyTorch models, and its heart is its callbacks: hooks on a line, and sinks for what they say.
+"""Train PyTorch models with callbacks.
 
-The names below are imported when they are first used, so ``import hookline.events`` never imports torch.
+The names below are imported at their first use, so that ``import hookline.events`` does not import torch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hookline import callbacks, interop, sinks
-    from hookline.callbacks import *  # noqa: F403  # so that editors know them; at run time they come when used
+    from hookline.callbacks import *  # noqa: F403  # For editors. At run time they are imported at their first use.
     from hookline.checkpoint.request import Resume
     from hookline.distributed.ddp import DDP
     from hookline.distributed.fsdp import FSDP
@@ -57,8 +57,7 @@ __all__ = [
     "train",
 ]
 
-# Every callback is there, too, by the one list that they have. It is looked up and not imported: of what is below the
-# callbacks much imports this module, for the version.
+# The list is looked up, not imported: many modules below the callbacks import this module for its version.
 _CALLBACKS: list[str] = import_module("hookline.callbacks").__all__
 __all__ += _CALLBACKS
 
@@ -76,7 +75,7 @@ _HOMES: dict[str, Sequence[str]] = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker would take every misspelt name for one of ours
+if not TYPE_CHECKING:  # A type checker would accept every misspelt name.
 
     def __getattr__(name: str) -> Any:
         if name in ("interop", "sinks"):
@@ -93,7 +92,7 @@ if not TYPE_CHECKING:  # a type checker would take every misspelt name for one o
 
 
 def _imported(home: str) -> Any:
-    """Without a collection of garbage in the middle: to look through all that torch has made takes as long again."""
+    """Import a module without garbage collection, which would double the time to import torch."""
     collects = gc.isenabled()
     gc.disable()
     try:

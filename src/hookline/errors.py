@@ -1,4 +1,7 @@
-"""Every exception and warning of Hookline. A message says what, where and how to fix it."""
+"""All exceptions and warnings of Hookline.
+
+A message says what is wrong, where, and how to fix it.
+"""
 
 from __future__ import annotations
 
@@ -10,75 +13,81 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_DESCRIBED: Final = 8
-"""Parts of a batch that an error describes."""
+"""Maximum number of parts of a batch in an error."""
 
 
 class HooklineError(Exception):
-    """The base of every error that Hookline itself raises."""
+    """Base class of all errors that Hookline raises."""
 
 
 class RegistrationError(HooklineError, ValueError):
-    """A callback, task or filter is wrong in itself: a misspelt hook, a wrong arity, a double."""
+    """A callback, task or filter is invalid: a misspelt hook, a wrong arity, a duplicate."""
 
 
 class OrderError(RegistrationError):
-    """The declared order of the callbacks cannot be had: a cycle, or two writers of one thing."""
+    """The declared order of the callbacks is impossible: a cycle, or two writers."""
 
 
 class ArgumentError(HooklineError, ValueError):
-    """An argument of a callback, a sink, ``Trainer`` or ``Loop`` has a wrong name, type or value."""
+    """An argument of a callback, a sink, ``Trainer`` or ``Loop`` is invalid."""
 
 
 class DurationError(ArgumentError):
-    """A duration that cannot be read, or two that cannot be compared."""
+    """A duration cannot be parsed, or two durations cannot be compared."""
 
 
 class SetupError(HooklineError, ValueError):
-    """The pieces of a run do not fit: model, optimizer, loader, duration or an argument."""
+    """The parts of a run do not fit together: model, optimizer, loader, duration or an argument."""
 
 
 class DataError(HooklineError):
-    """A loader did not give what it promised: nothing at all, or fewer batches than its length."""
+    """A loader is empty, or has fewer batches than its length."""
 
 
 class LossError(HooklineError, ValueError):
-    """What was to be differentiated is not a scalar tensor with a gradient."""
+    """The loss is not a scalar tensor with a gradient."""
 
 
 class MetricError(HooklineError, ValueError):
-    """A value that cannot be logged, or a metric that nobody logs."""
+    """A value cannot be logged, or a metric does not exist."""
 
 
 class NotAvailableError(HooklineError, AttributeError):
-    """A field of ``run`` was read at an event at which it has no value, or was written where it cannot be."""
+    """A field of ``run`` was read at an event without a value for it, or cannot be set there."""
 
 
 class RoleError(HooklineError):
-    """An optional callback asked for something that only a required one may ask for."""
+    """An optional callback made a request that only required callbacks may make."""
 
 
 class ScopeError(HooklineError, RuntimeError):
-    """A scope, or a verb of ``loop``, was used at the wrong moment."""
+    """A scope or a method of ``loop`` was used at the wrong time."""
 
 
 class RankError(HooklineError, RuntimeError):
-    """Another process of the run has failed, or the processes do not do the same."""
+    """Another rank has failed, or the ranks do not run the same steps."""
 
 
 class CollectiveError(RankError):
-    """A callback that runs on some ranks only has asked for something that all ranks must take part in."""
+    """A callback that runs on some ranks only called a method that all ranks must call."""
 
 
 class CheckpointError(HooklineError):
-    """The base of every error about a checkpoint."""
+    """Base class of all errors about checkpoints."""
 
 
 class CheckpointNotFoundError(CheckpointError):
-    """There is no checkpoint where one was asked for, or none that is valid."""
+    """The checkpoint does not exist, or none in the folder is valid."""
 
 
 class CheckpointCorruptError(CheckpointError):
-    """A checkpoint, or one of its files, is damaged, incomplete or not what its manifest says."""
+    """A checkpoint or one of its files is damaged, incomplete, or differs from the manifest.
+
+    Args:
+        path: Path of the file or folder.
+        reason: What is wrong with it.
+        hint: What to do.
+    """
 
     def __init__(self, path: str, reason: str, hint: str = "") -> None:
         super().__init__(f"{path}: {reason}" + (f"; {hint}" if hint else ""))
@@ -91,15 +100,22 @@ class CheckpointCorruptError(CheckpointError):
 
 
 class CheckpointMismatchError(CheckpointError):
-    """A valid checkpoint that does not fit this run: other keys, shapes, optimizers or callbacks."""
+    """A valid checkpoint does not fit the run: other keys, shapes, optimizers or callbacks."""
 
 
 class CheckpointLockedError(CheckpointError):
-    """Another run is using the folder."""
+    """Another run uses the folder."""
 
 
 class CheckpointWriteError(CheckpointError):
-    """A checkpoint could not be written; the earlier ones are untouched."""
+    """A checkpoint could not be written. Earlier checkpoints are unchanged.
+
+    Args:
+        path: Path of the file or folder.
+        cause: The error of the operating system.
+        needed: Number of bytes that the checkpoint needs.
+        free: Number of free bytes, or ``None`` if unknown.
+    """
 
     def __init__(self, path: str, cause: OSError, *, needed: int, free: int | None) -> None:
         have = "unknown" if free is None else f"{free:,} bytes"
@@ -110,12 +126,18 @@ class CheckpointWriteError(CheckpointError):
         self.path, self.errno, self.needed, self.free = path, cause.errno, needed, free
         self._cause = cause
 
-    def __reduce__(self) -> tuple[object, tuple[object, ...]]:  # an error is copied, and sent between processes
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:  # Errors are copied and sent between processes.
         return partial(type(self), needed=self.needed, free=self.free), (self.path, self._cause)
 
 
 class RecordWriteError(HooklineError):
-    """A file of a run's record (``metrics.jsonl``, an image) could not be written."""
+    """A file of a run's record (``metrics.jsonl``, an image) could not be written.
+
+    Args:
+        path: Path of the file.
+        cause: The error of the operating system.
+        free: Number of free bytes, or ``None`` if unknown.
+    """
 
     def __init__(self, path: str, cause: OSError, *, free: int | None) -> None:
         have = "unknown" if free is None else f"{free:,} bytes"
@@ -131,14 +153,18 @@ class RecordWriteError(HooklineError):
 
 
 class StateError(HooklineError, ValueError):
-    """A value in the state of a callback, task or optimizer that cannot be saved without running code."""
+    """The state of a callback, task or optimizer has a value that cannot be saved."""
 
 
 class StopTraining(Exception):  # noqa: N818 (a request, not an error)
-    """Raise it in a hook, a task or a loader to end training: the same vote as ``run.stop(reason)``.
+    """Raise it in a hook, a task or a loader to end training, like ``run.stop(reason)``.
 
-    An evaluation under way ends with it, and leaves no metric. ``evaluate``, ``test`` and ``predict`` raise it: half an
-    answer is a wrong one. In several processes only hooks and ``eval_batch`` may: others would wait for this one.
+    It also ends an evaluation, whose metrics are dropped. ``evaluate``, ``test`` and ``predict`` raise it, because a
+    partial result would be wrong. With several processes, raise it only in hooks and in ``eval_batch``: elsewhere the
+    other ranks would wait for this one.
+
+    Args:
+        reason: Why training stops.
     """
 
     def __init__(self, reason: str = "StopTraining was raised") -> None:
@@ -147,9 +173,15 @@ class StopTraining(Exception):  # noqa: N818 (a request, not an error)
 
 
 class Preempted(SystemExit):
-    """A signal asked the run to leave: what was done is saved, and the process exits with 128 + the signal.
+    """A signal ended the run.
 
-    ``result`` is what ``fit`` would have returned, ``checkpoint`` the path of what was saved, if anything was.
+    The progress is saved, and the process exits with 128 + the signal.
+
+    ``result`` is what ``fit`` would have returned.
+
+    Args:
+        signal: Number of the signal.
+        checkpoint: Path of the checkpoint that was saved, if any.
     """
 
     def __init__(self, signal: int, *, checkpoint: Path | None = None) -> None:
@@ -163,15 +195,15 @@ class Preempted(SystemExit):
 
 
 class LeaveWait(BaseException):
-    """A signal handler raises it to leave a wait for data at once."""
+    """Raised by a signal handler to end a wait for data at once."""
 
 
 class HooklineWarning(UserWarning):
-    """Something is not as good as it could be, and the run goes on."""
+    """A problem that does not stop the run."""
 
 
 def first_of(error: BaseException | None, later: Iterable[BaseException]) -> BaseException | None:
-    """The first error stays the one that is raised; the later ones become notes on it."""
+    """Return the first error, with the later errors as notes."""
     for other in later:
         if error is None:
             error = other
@@ -181,31 +213,31 @@ def first_of(error: BaseException | None, later: Iterable[BaseException]) -> Bas
 
 
 def add_secondary(error: BaseException, other: BaseException) -> None:
-    """The first error is the one that is raised; a later one becomes a note on it, with its own notes."""
+    """Add a later error, with its own notes, as a note to the error that is raised."""
     notes = getattr(other, "__notes__", ())
     where = notes[0].removeprefix("in ").partition(" at ")[0] if notes else "the run"
     error.add_note(f"then {where} failed too: {words_of(other)}")
 
 
 def add_place(error: BaseException, where: str) -> None:
-    """Note where a run was when the user's own code raised. Hooks and loaders have said it already."""
+    """Add a note about the position in the run, unless a hook or loader has already done so."""
     is_told = any(" at step " in note for note in getattr(error, "__notes__", ()))
     if isinstance(error, Exception) and not isinstance(error, HooklineError | StopTraining) and not is_told:
         error.add_note(f"raised at {where}")
 
 
 def kind_of(value: object) -> str:
-    """Its class with the article that it has in a sentence.
+    """Return the class name of a value with its article.
 
     >>> kind_of(3), kind_of([])
     ('an int', 'a list')
     """
     name = type(value).__name__
-    return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"  # a U is spoken as in "a UNet" more often than not
+    return f"{'an' if name[0].lower() in 'aeio' else 'a'} {name}"  # "a" for U, as in "a UNet".
 
 
 def describe(value: object) -> str:
-    """Describe a value in a few words: tensors and arrays by shape and dtype, and by device if not on the CPU.
+    """Describe a value: tensors and arrays by shape, dtype, and device if it is not the CPU.
 
     >>> describe([3, {"x": None}])
     '[an int, {x: a NoneType}]'
@@ -224,7 +256,7 @@ def describe(value: object) -> str:
 
 
 def describe_arguments(given: Mapping[str, object]) -> str:
-    """Describe what was passed by name."""
+    """Describe arguments that were passed by name."""
     return ", ".join(_cut([f"{name}: {describe(value)}" for name, value in given.items()]))
 
 
@@ -233,7 +265,7 @@ def _cut(parts: list[str]) -> list[str]:
 
 
 def words_of(error: BaseException) -> str:
-    """Its class and its text, whatever it is: one of the user's must not bring about another.
+    """Format an error as its class and message, even if its ``__str__`` raises.
 
     >>> words_of(ValueError("no luck")), words_of(KeyboardInterrupt())
     ('ValueError: no luck', 'KeyboardInterrupt')

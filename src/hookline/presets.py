@@ -1,6 +1,6 @@
-"""What most people want: the trainer with its default callbacks, and the functions.
+"""``hl.Trainer`` with its default callbacks, and ``hl.fit`` and the other functions.
 
-The only module that knows loop, callbacks and sinks together.
+This is the only module that imports loop, callbacks and sinks together.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hookline.progress import Duration
 
 
 class Trainer(loop.Trainer):
-    """Trains, evaluates and predicts with a model or a task, and callbacks.
+    """Train, evaluate and predict with a model or a task, and callbacks.
 
     It shows a progress bar and writes a summary of the model, ``log.txt`` and ``report.html``. Pass your own
     ``ProgressBar``, ``ModelSummary`` or ``LogFile`` to change these. ``hookline.loop.Trainer`` does without them.
@@ -65,7 +65,7 @@ class Trainer(loop.Trainer):
         return [default for default in defaults if not any(isinstance(callback, type(default)) for callback in given)]
 
     def when_written(self, folder: Path) -> None:
-        from hookline.report.page import write_report  # only the end of a run needs it
+        from hookline.report.page import write_report  # Only the end of a run needs it.
 
         write_report(folder)
 
@@ -135,6 +135,9 @@ def fit(
             ``log(dict, step)``.
         interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
             ``"raise"`` ``KeyboardInterrupt``.
+
+    Returns:
+        The result of the run: metrics, history, clock, and why and by whom training was stopped.
     """
     trainer = Trainer(callbacks=callbacks, **options_of(locals()))
     return later(trainer._fit, "fit", model, train, val, test, loss, weight, optimizer, scheduler, (), extend)
@@ -201,6 +204,9 @@ def train(
             ``log(dict, step)``.
         interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
             ``"raise"`` ``KeyboardInterrupt``.
+
+    Returns:
+        The result of the run: metrics, history, clock, and why and by whom training was stopped.
     """
     trainer = Trainer(callbacks=callbacks, **options_of(locals()))
     return later(trainer._fit, "train", model, train, None, None, loss, weight, optimizer, scheduler, (), extend)
@@ -243,6 +249,9 @@ def evaluate(
         config: Hyper-parameters to store with the run.
         sinks: Where records are sent in addition to the folder: ``[hl.sinks.TensorBoard()]``, or objects with
             ``log(dict, step)``.
+
+    Returns:
+        The metrics by name.
     """
     return Trainer(callbacks=callbacks, **options_of(locals())).evaluate(model, val, loss=loss, weight=weight)
 
@@ -284,6 +293,9 @@ def test(
         config: Hyper-parameters to store with the run.
         sinks: Where records are sent in addition to the folder: ``[hl.sinks.TensorBoard()]``, or objects with
             ``log(dict, step)``.
+
+    Returns:
+        The metrics by name.
     """
     return Trainer(callbacks=callbacks, **options_of(locals())).test(model, test, loss=loss, weight=weight)
 
@@ -304,7 +316,7 @@ def predict(
     config: Mapping[str, Any] | None = None,
     sinks: Iterable[Any] = (),
 ) -> Any:
-    """Return the predictions in the loader's order: one tensor if the shapes allow it, else a list of batches.
+    """Return the predictions in the loader's order.
 
     Args:
         model: A model or a ``Task``.
@@ -321,5 +333,8 @@ def predict(
         config: Hyper-parameters to store with the run.
         sinks: Where records are sent in addition to the folder: ``[hl.sinks.TensorBoard()]``, or objects with
             ``log(dict, step)``.
+
+    Returns:
+        One tensor, or one dict or tuple of tensors, if the shapes allow it. Otherwise a list of batches.
     """
     return Trainer(callbacks=callbacks, **options_of(locals())).predict(model, loader)

@@ -111,7 +111,7 @@ def _of_tensors(path: str, one: Tensor, other: Tensor) -> Iterator[Difference]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """True if two values of one type have the same bits."""
+    """Return True if two values of one type have the same bits."""
     if isinstance(one, float):
         return struct.pack("<d", one) == struct.pack("<d", other)
     if isinstance(one, complex):

@@ -167,7 +167,7 @@ def _place(tensor: Tensor) -> _Place:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """True if the tensor is only a view of bytes, unlike for example a sparse tensor."""
+    """Return True if the tensor is only a view of bytes, unlike for example a sparse tensor."""
     if type(tensor) is not Tensor and type(tensor) is not nn.Parameter:
         return False
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:

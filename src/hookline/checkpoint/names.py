@@ -71,7 +71,7 @@ def shard_name(rank: int) -> str:
 
 
 def is_shard(name: str) -> bool:
-    """True if the name is that of a shard, the file with the chunks of one rank.
+    """Return True if the name is that of a shard, the file with the chunks of one rank.
 
     >>> is_shard(shard_name(1)), is_shard("shard-1.safetensors"), is_shard("../shard-00001.safetensors")
     (True, False, False)
@@ -80,7 +80,7 @@ def is_shard(name: str) -> bool:
 
 
 def is_part(name: str) -> bool:
-    """True if a complete or incomplete checkpoint may contain a file of this name."""
+    """Return True if a complete or incomplete checkpoint may contain a file of this name."""
     return name in FILES or name == SHARD_INDEX or is_shard(name)
 
 
@@ -106,7 +106,7 @@ def trash_of(name: str) -> str:
 
 
 def is_ours(name: str) -> bool:
-    """True if the name is that of a temporary or trash folder of Hookline.
+    """Return True if the name is that of a temporary or trash folder of Hookline.
 
     >>> is_ours(temporary_of("step-3")), is_ours(trash_of("step-3")), is_ours("step-3.tmp-1")
     (True, True, False)

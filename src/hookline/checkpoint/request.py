@@ -56,5 +56,5 @@ class Resume:
 
 
 def has_checkpoint(folder: Path | None, resume: Resume) -> bool:
-    """True if there is a checkpoint to resume from, or if a path was given."""
+    """Return True if there is a checkpoint to resume from, or if a path was given."""
     return resume.path != "auto" or (folder is not None and bool(Store(folder / FOLDER).latest()))

@@ -52,7 +52,7 @@ class ShardedTensor:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def is_complete(self) -> bool:
-        """True if the chunks are a grid that covers the shape without gaps or overlaps.
+        """Return True if the chunks are a grid that covers the shape without gaps or overlaps.
 
         >>> chunks = Chunk((0, 0), (2, 3), "a"), Chunk((2, 0), (1, 3), "b")
         >>> ShardedTensor(torch.float32, (3, 3), chunks).is_complete()

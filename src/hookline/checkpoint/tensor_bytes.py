@@ -140,7 +140,7 @@ def own_strides(tensor: Tensor) -> tuple[int, ...] | None:
 
 
 def fills(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """True if the strides use each position in memory exactly once, in any order.
+    """Return True if the strides use each position in memory exactly once, in any order.
 
     >>> fills((2, 3), (1, 2)), fills((2, 3), (0, 1))
     (True, False)

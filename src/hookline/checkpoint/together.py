@@ -94,5 +94,5 @@ def _publish(writing: Commit, index: bytes, ready: Prepared, files: dict[str, Fi
 
 
 def is_shared(snapshot: Snapshot) -> bool:
-    """True if a weight is sharded over ranks, so that all ranks have to write."""
+    """Return True if a weight is sharded over ranks, so that all ranks have to write."""
     return any(map(is_spread, snapshot.weights.values()))

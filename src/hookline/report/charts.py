@@ -100,7 +100,7 @@ def section_title(section: str) -> str:
 
 
 def is_epoch(name: str, names: Container[str]) -> bool:
-    """True if the metric is the value over an epoch of another metric or of a training metric."""
+    """Return True if the metric is the value of another metric over an epoch."""
     return name.endswith(EPOCH) and (name.removesuffix(EPOCH) in names or name.startswith("train/"))
 
 

@@ -135,7 +135,7 @@ def _differences(sides: Sequence[Named]) -> Differences:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """True if the values are equal: NaN equals NaN, 1 equals 1.0, ``True`` differs from 1."""
+    """Return True for equal values: NaN equals NaN, 1 equals 1.0, ``True`` differs from 1."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, list) and isinstance(other, list):

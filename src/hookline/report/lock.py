@@ -10,7 +10,7 @@ LOCK = "run.lock"
 
 
 def is_free(folder: Path) -> bool:
-    """True if no process holds the lock.
+    """Return True if no process holds the lock.
 
     False if that is unknown: without a lock file, without permission, or without support for locks.
 

@@ -181,7 +181,7 @@ def _compared(title: str, run: RunData) -> dict[str, Any]:
 
 
 def is_comparison(path: Path) -> bool:
-    """True if a file starts like the HTML of ``render_compare``. False if it cannot be read."""
+    """Return True if a file can be read and starts like the HTML of ``render_compare``."""
     try:
         with open_regular(path) as file:
             head = file.read(HEAD).decode("utf-8", "replace")

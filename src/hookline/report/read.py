@@ -52,7 +52,7 @@ class RunData:
 
 
 def is_run(folder: Path) -> bool:
-    """True if the folder contains the files of a run.
+    """Return True if the folder contains the files of a run.
 
     Args:
         folder: The folder.
@@ -155,7 +155,7 @@ class _RowFile:
             raise SetupError(f"{self.path} cannot be read: {error.strerror or error}") from error
 
     def _goes_on(self, file: BinaryIO) -> bool:
-        """True if the last line that was read is still at its position."""
+        """Return True if the last line that was read is still at its position."""
         file.seek(self._offset - len(self._end))
         return file.read(len(self._end)) == self._end
 
@@ -187,7 +187,7 @@ def _run_file(folder: Path) -> tuple[RunFile | None, str]:
 
 
 def is_gone(folder: Path, file: RunFile | None) -> bool:
-    """True if the process of a run ended without recording a status.
+    """Return True if the process of a run ended without recording a status.
 
     ``run.json`` is read again, because a run that is ending writes its status before it releases the lock.
     """

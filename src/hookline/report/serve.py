@@ -144,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile = io.BufferedReader(_UntilDeadline(self.connection, self.server.request_timeout))
 
     def parse_request(self) -> bool:
-        """True if the request is acceptable. Otherwise an error response has been sent."""
+        """Return True if the request is acceptable. Otherwise an error response has been sent."""
         if not super().parse_request():
             return False
         hosts = self.headers.get_all("Host", [])

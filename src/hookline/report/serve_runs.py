@@ -139,7 +139,7 @@ class Glance:
         return self._summary
 
     def _has_gone(self) -> bool:
-        """True if a running run was killed, which does not change its files."""
+        """Return True if a running run was killed, which does not change its files."""
         return self._summary is not None and self._summary.status == "running" and is_free(self.folder)
 
     def _look(self) -> Summary:
@@ -172,7 +172,7 @@ class Glance:
         )
 
     def _matters(self, name: str) -> bool:
-        """True unless the metric repeats another one or is about the hardware."""
+        """Return True unless the metric repeats another one or is about the hardware."""
         return not is_epoch(name, self._values) and name.partition("/")[0] not in MACHINE
 
     def _place(self, name: str) -> tuple[bool, int, bool, str]:
@@ -200,7 +200,7 @@ class Glance:
         return path.stat().st_mtime
 
     def _goes_on(self, file: Any) -> bool:
-        """True if the bytes before the offset are unchanged. A resumed run truncates its file."""
+        """Return True if the bytes before the offset are unchanged: a resumed run truncates them."""
         file.seek((self._offset or 0) - len(self._before))
         return bool(file.read(len(self._before)) == self._before)
 
