@@ -35,7 +35,7 @@ def _neighbour(name: str) -> ModuleType:
 
 page_code = _neighbour("page_code")
 ROOT, PAGES, BLOCK = page_code.ROOT, page_code.PAGES, page_code.BLOCK
-LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"(?:\]\(|<img src=\")([^)#\"]+)(?:#[^)]*)?[)\"]")
 PROGRESS = re.compile(r"^\d\d:\d\d:\d\d .*\n", re.MULTILINE)
 TABLE = re.compile(r"(?<=<!-- table of hooks -->\n)[\s\S]*(?=<!-- end of the table -->)")
 COMING_FROM = ROOT / "docs" / "coming-from.md"
