@@ -31,10 +31,10 @@ _ANY_STAGE = "one event for every stage here: see run.stage"
 _EVAL_STAGES = "validation and test share it here: see run.stage"
 _VALIDATION = "validation and test share it here: see run.stage; the sanity check does not send it"
 _EACH_LOADER = "one loader there; here sent for each loader of an evaluation"
-_PREDICTION = "a prediction is one pass here, without an epoch event of its own"
+_PREDICTION = "a prediction is one pass here, without an epoch event"
 _LOADER_BATCH = "one loader batch there; here a step is one update and may hold several batches"
 _AFTER_UPDATE = "after the update there; here the update comes later: see on_train_step_end"
-_ITERATOR = "iter(loader) has no event of its own here; this is the nearest"
+_ITERATOR = "iter(loader) has no separate event here; this is the nearest"
 _MICROBATCH = "per microbatch there; here per loader batch"
 _ITERATION = "a group of epochs or tokens there; here an epoch: filter with hl.on(…, every='2ep')"
 _STANDALONE = "only for evaluate() there; here every evaluation: see run.entry_point"
@@ -104,7 +104,7 @@ _LIGHTNING: tuple[tuple[str, str, str], ...] = (
     ("on_sanity_check_start", "sanity_check_start", "on_validation_* are sent inside it there, not here"),
     ("on_sanity_check_end", "sanity_check_end", "on_validation_* are sent inside it there, not here"),
     ("on_train_start", "train_start", ""),
-    ("on_epoch_start", "train_epoch_start", "for validation and test too there: see on_eval_start"),
+    ("on_epoch_start", "train_epoch_start", "also for validation and test there: see on_eval_start"),
     ("on_train_epoch_start", "train_epoch_start", ""),
     ("on_batch_start", "train_batch_start", ""),
     ("on_train_batch_start", "train_batch_start", ""),
@@ -115,7 +115,7 @@ _LIGHTNING: tuple[tuple[str, str, str], ...] = (
     ("on_train_batch_end", "train_batch_end", _AFTER_UPDATE),
     ("on_batch_end", "train_batch_end", _AFTER_UPDATE),
     ("on_train_epoch_end", "epoch_end", "after validation there; here on_train_epoch_end comes before it"),
-    ("on_epoch_end", "epoch_end", "for validation and test too there: see on_eval_end"),
+    ("on_epoch_end", "epoch_end", "also for validation and test there: see on_eval_end"),
     ("on_train_end", "train_end", ""),
     ("on_fit_end", "fit_end", "the model has left its device there, not here"),
     ("on_validation_start", "eval_start", _VALIDATION),
@@ -139,7 +139,7 @@ _LIGHTNING: tuple[tuple[str, str, str], ...] = (
     ("on_save_checkpoint", "checkpoint_save", "for state, name it in `state` or write state_dict()"),
     ("on_load_checkpoint", "checkpoint_loaded", "for state, name it in `state` or write load_state_dict()"),
     ("on_keyboard_interrupt", "interrupt", "at once there; here when the step is finished"),
-    ("on_exception", "exception", "for KeyboardInterrupt too there; here that is on_interrupt"),
+    ("on_exception", "exception", "also for KeyboardInterrupt there; here that is on_interrupt"),
     ("teardown", "teardown", "not after an exception there; here on every way out"),
 )
 
@@ -153,7 +153,7 @@ _COMPOSER: tuple[tuple[str, str, str], ...] = (
     ("before_dataloader", "batch_fetch_start", _ANY_STAGE),
     ("after_dataloader", "batch_fetch_end", _ANY_STAGE),
     ("batch_start", "train_step_start", _LOADER_BATCH),
-    ("before_train_batch", "train_step_start", "on each run of the closure there; here once a step"),
+    ("before_train_batch", "train_step_start", "on each run of the closure there; here once per step"),
     ("before_forward", "forward_start", _MICROBATCH),
     ("after_forward", "forward_end", _MICROBATCH),
     ("before_loss", "forward_end", _MICROBATCH),
@@ -196,7 +196,7 @@ _AITOOLBOX: tuple[tuple[str, str, str], ...] = (
     ("on_epoch_begin", "train_epoch_start", ""),
     ("on_batch_begin", "train_batch_start", ""),
     ("on_after_gradient_update", "backward_end", "to clip or change gradients use on_gradients_ready"),
-    ("on_after_optimizer_step", "optimizer_step_end", "if AMP skipped it too there; here on_step_skipped"),
+    ("on_after_optimizer_step", "optimizer_step_end", "also if AMP skipped it there; here on_step_skipped"),
     ("on_batch_end", "train_batch_end", _AFTER_UPDATE),
     ("on_epoch_end", "epoch_end", ""),
     ("on_train_end", "train_end", "after the final test there; here on_fit_end comes after it"),
