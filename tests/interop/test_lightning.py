@@ -123,15 +123,14 @@ def in_lightning(pl: Any, callbacks: list[Any], folder: Path, **options: Any) ->
         enable_model_summary=any(isinstance(its, pl.callbacks.ModelSummary) for its in callbacks),
         enable_progress_bar=any(isinstance(its, pl.callbacks.ProgressBar) for its in callbacks),
         log_every_n_steps=1,
-        logger=recording_logger(pl),
         num_sanity_val_steps=0,
-        **{"max_epochs": 3, **options},
+        **{"max_epochs": 3, "logger": recording_logger(pl), **options},
     )
     trainer.fit(module, data(), data(2, seed=2))
     return module, trainer
 
 
-def in_hookline(callbacks: list[Any], folder: Path, **options: Any) -> tuple[Any, Any]:
+def in_hookline(callbacks: list[Any], folder: Path, *, evaluates: bool = True, **options: Any) -> tuple[Any, Any]:
     """Train a plain model in Hookline: the model and the result."""
     model = Net()
     options = {"max_duration": "3ep", "log_every": "1st", "folder": folder, "device": "cpu", **options}
@@ -139,7 +138,7 @@ def in_hookline(callbacks: list[Any], folder: Path, **options: Any) -> tuple[Any
     result = trainer.fit(
         model,
         data(),
-        data(2, seed=2),
+        data(2, seed=2) if evaluates else None,
         loss=nn.CrossEntropyLoss(),
         optimizer=lambda parameters: optimizer_of(model),
         scheduler=scheduler_of,
@@ -390,19 +389,24 @@ def test_all_hooks_are_called_as_in_lightning(pl: Any, accumulate: int, tmp_path
     assert rows[0] == rows[1]
 
 
-def test_gradients_are_there_at_the_end_of_a_batch(pl: Any, tmp_path: Path) -> None:
-    """Lightning clears them only in the next batch."""
+@pytest.mark.parametrize("evaluates", [True, False])
+def test_gradients_are_there_after_the_update(pl: Any, evaluates: bool, tmp_path: Path) -> None:
+    """Lightning clears them only in the next batch or evaluation."""
 
     class Norms(pl.Callback):  # type: ignore[misc]
         def __init__(self) -> None:
             self.found: list[float] = []
 
         def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-            self.found.append(float(sum(its.grad.norm() for its in module.parameters())))
+            self.on_train_epoch_end(trainer, module)
+
+        def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+            self.found.append(float(sum(its.grad.norm() for its in module.parameters() if its.grad is not None)))
 
     there, here = Norms(), Norms()
-    in_lightning(pl, [there], tmp_path)
-    model, _ = in_hookline([here], tmp_path / "run")
+    options = {"limit_val_batches": 0} if not evaluates else {}
+    in_lightning(pl, [there], tmp_path, **options)
+    model, _ = in_hookline([here], tmp_path / "run", evaluates=evaluates)
     assert here.found == there.found
     assert all(parameter.grad is None for parameter in model.parameters())
 

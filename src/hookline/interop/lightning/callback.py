@@ -46,13 +46,12 @@ class LightningAdapter(Adapter):
     def __init__(self, callback: Any, **options: Any) -> None:
         base = next(cls for cls in type(callback).__mro__ if cls.__module__ in PACKAGES)
         self._base, self._package = base, PACKAGES[base.__module__]
-        self._keeps_gradients = _reads_gradients(type(callback))
         self._gradients: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
         super().__init__(callback, **options)
         # The hooks of the module come after those of callbacks that do not monitor, and before all others.
         self.before = () if self.reads else (MODULE_HOOKS,)
         self.after = (self.host, MODULE_HOOKS) if self.reads else (self.host,)
-        if self._keeps_gradients and "train_step_end" in self.foreign_hooks:
+        if self.foreign_hooks.keys() & {"train_step_end", "epoch_end"} and _reads_gradients(type(callback)):
             self._keep_gradients()
 
     def overrides(self, hook: str) -> bool:
@@ -92,8 +91,8 @@ class LightningAdapter(Adapter):
         return plain if is_plain else with_arguments
 
     def _keep_gradients(self) -> None:
-        """Show the gradients in ``on_train_batch_end``, as Lightning does: it clears them in the next batch only."""
-        after, inner = getattr(self, "on_optimizer_step_end", None), self.on_train_step_end
+        """Show the gradients after the update, as Lightning does: it clears them in the next batch or evaluation."""
+        after = getattr(self, "on_optimizer_step_end", None)
 
         def keep(run: Run) -> None:
             parameters = [parameter for group in run.optimizer.param_groups for parameter in group["params"]]
@@ -101,15 +100,23 @@ class LightningAdapter(Adapter):
             if after is not None:
                 after(run)
 
-        def show(run: Run) -> None:
-            kept, self._gradients = self._gradients, []
-            for parameter, gradient in kept:
-                parameter.grad = gradient
-            inner(run)
-            for parameter, _ in kept:
-                parameter.grad = None
+        def showing(inner: Hook, *, is_last: bool) -> Hook:
+            def show(run: Run) -> None:
+                for parameter, gradient in self._gradients:
+                    parameter.grad = gradient
+                inner(run)
+                for parameter, _ in self._gradients:
+                    parameter.grad = None
+                if is_last or run.loaders.get("val") is not None or not self.trainer.is_last_batch:
+                    self._gradients = []
 
-        self.on_optimizer_step_end, self.on_train_step_end = keep, show  # type: ignore[method-assign]
+            return show
+
+        ends_epoch = "epoch_end" in self.foreign_hooks
+        if ends_epoch:
+            vars(self)["on_epoch_end"] = showing(self.on_epoch_end, is_last=True)
+        vars(self)["on_train_step_end"] = showing(self.on_train_step_end, is_last=not ends_epoch)
+        vars(self)["on_optimizer_step_end"] = keep
 
     @property
     def _module(self) -> Any:

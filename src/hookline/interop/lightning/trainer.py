@@ -586,6 +586,10 @@ class Trainer(_Facade):
         return self._run.stage == "predict"
 
     @property
+    def is_last_batch(self) -> bool:
+        return self.fit_loop.epoch_loop.batch_progress.is_last_batch
+
+    @property
     def evaluating(self) -> bool:
         return self._run.stage in ("val", "test")
 
@@ -853,7 +857,9 @@ def default_folder(run: Run) -> str:
             f"{run.member.name} writes files, but the run has no folder. Write hl.fit(…, folder='…'), or give the "
             f"callback a dirpath."
         )
-    return str(run.folder / "lightning")
+    folder = run.folder / "lightning"
+    folder.mkdir(exist_ok=True)
+    return str(folder)
 
 
 def _states(package: str) -> Any:
