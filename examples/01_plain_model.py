@@ -25,7 +25,8 @@ def show(run: hl.Run) -> None:
 
 trainer = hl.Trainer(
     max_duration="40ep",
-    callbacks=[show, hl.EarlyStopping("val/loss", patience=3, restore_best=True), hl.ProgressBar(style=None)],
+    callbacks=[show, hl.EarlyStopping("val/loss", patience=3, restore_best=True)],
+    progress=False,
     folder=False,
 )
 result = trainer.fit(

@@ -52,7 +52,7 @@ result = hl.fit(
     {"clean": DataLoader(held_out, batch_size=90), "noisy": DataLoader(noisy, batch_size=90)},
     max_duration=f"{STEPS}st",
     eval_every="100st",
-    callbacks=[hl.ProgressBar(style=None)],
+    progress=False,
     folder=False,
 )
 print(f"{result.stop_reason}; training accuracy {result.metrics['train/acc']:.3f}")

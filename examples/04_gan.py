@@ -50,7 +50,7 @@ def ring(number):
 
 torch.manual_seed(0)
 gan, noise = GAN(), [torch.randn(1000, 8)]
-trainer = hl.Trainer(max_duration="800st", callbacks=[hl.ProgressBar(style=None)], folder=False)
+trainer = hl.Trainer(max_duration="800st", progress=False, folder=False)
 before = trainer.predict(gan, noise).norm(dim=1)
 result = trainer.fit(gan, [ring(256) for _ in range(100)])
 after = trainer.predict(gan, noise).norm(dim=1)

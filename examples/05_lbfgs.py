@@ -41,7 +41,7 @@ task = Regression(
     nn.CrossEntropyLoss(),
     optimizer=lambda parameters: torch.optim.LBFGS(parameters, max_iter=10, line_search_fn="strong_wolfe"),
 )
-trainer = hl.Trainer(max_duration="6st", callbacks=[Closures(), hl.ProgressBar(style=None)], folder=False)
+trainer = hl.Trainer(max_duration="6st", callbacks=[Closures()], progress=False, folder=False)
 result = trainer.fit(task, train)
 right = trainer.predict(task, test).argmax(1) == test[0][1]
 print(f"{result.clock.step} steps; accuracy on {len(right)} held-out digits: {right.double().mean():.3f}")

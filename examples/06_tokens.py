@@ -44,9 +44,7 @@ class Letters(hl.Task):
 
 
 torch.manual_seed(0)
-trainer = hl.Trainer(
-    max_duration="100000tok", accumulate=4, log_every="20000tok", callbacks=[hl.ProgressBar(style=None)], folder=False
-)
+trainer = hl.Trainer(max_duration="100000tok", accumulate=4, log_every="20000tok", progress=False, folder=False)
 result = trainer.fit(Letters(), batches[:-20], batches[-20:])
 for step, loss in zip(result.history.steps("train/loss"), result.history["train/loss"], strict=True):
     print(f"step {step:3}: {loss / math.log(2):.2f} bits per letter")

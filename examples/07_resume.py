@@ -43,8 +43,8 @@ trainer = hl.Trainer(
         hl.StopOnSignal("SIGUSR1"),  # SIGTERM is always listened to: it saves, and exits with 143
         say_where,
         show,
-        hl.ProgressBar(style=None),
     ],
+    progress=False,
 )
 result = trainer.fit(
     model,

@@ -32,7 +32,8 @@ def train_on_each_worker(config):
 
     trainer = hl.Trainer(
         max_duration=config["epochs"],
-        callbacks=[Report(), say, hl.ProgressBar(style=None)],
+        callbacks=[Report(), say],
+        progress=False,
         device=ray.train.torch.get_device(),
         folder=False,
     )

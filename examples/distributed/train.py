@@ -50,10 +50,10 @@ trainer = hl.Trainer(
         hl.Checkpointer(every="50st", keep_last=2),
         hl.StopOnSignal("SIGUSR1", requeue="slurm" if "SLURM_JOB_ID" in os.environ else None),
         hl.SlowRankMonitor(),
-        hl.ProgressBar(style=None),
         Hits(),
         say,
     ],
+    progress=False,
 )
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 trainer.fit(

@@ -45,7 +45,8 @@ result = hl.fit(
     seed=0,
     folder=False,
     # The stopper reads what the callback writes, so it runs after it, wherever it is in the list.
-    callbacks=[hl.EarlyStopping("val/accuracy"), ClassificationMetrics(10), hl.ProgressBar(style=None)],
+    callbacks=[hl.EarlyStopping("val/accuracy"), ClassificationMetrics(10)],
+    progress=False,
 )
 matrix = torch.tensor(result.history["val/confusion_matrix"][-1])
 print("accuracy by epoch:", [round(value, 3) for value in result.history["val/accuracy"]])

@@ -46,7 +46,8 @@ def fit(*counters, extend=None):
         max_duration="2ep",
         folder=folder,
         resume="auto" if extend else None,
-        callbacks=[*counters, hl.Checkpointer(every="1ep"), hl.ProgressBar(style=None)],
+        callbacks=[*counters, hl.Checkpointer(every="1ep")],
+        progress=False,
     )
     result = trainer.fit(nn.Linear(8, 2), data, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD, extend=extend)
     for counter in counters:

@@ -31,7 +31,7 @@ def fit(sizes):
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
     verify = VerifyBatch()
     trainer = hl.Trainer(
-        max_duration="1ep", config={"batch_size": 16}, folder=False, callbacks=[verify, hl.ProgressBar(style=None)]
+        max_duration="1ep", config={"batch_size": 16}, folder=False, callbacks=[verify], progress=False
     )
     data = [(torch.randn(size, 1, 28, 28), torch.randint(10, (size,))) for size in sizes]
     trainer.fit(TaskWithCustomEvent(model, nn.CrossEntropyLoss(), torch.optim.SGD), data)

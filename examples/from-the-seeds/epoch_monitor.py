@@ -40,5 +40,6 @@ hl.fit(
     optimizer=torch.optim.SGD,
     max_duration="3ep",
     folder=False,
-    callbacks=[EpochMonitor(), EveryEventMonitor(), lambda_monitor, function_monitor, hl.ProgressBar(style=None)],
+    callbacks=[EpochMonitor(), EveryEventMonitor(), lambda_monitor, function_monitor],
+    progress=False,
 )

@@ -42,8 +42,8 @@ trainer = hl.Trainer(
         hl.EarlyStopping("val/loss", patience=3, stopping_threshold=0.3),
         hl.StopOnNaN(),
         hl.StopOnConstantPredictions(value=0),
-        hl.ProgressBar(style=None),
     ],
+    progress=False,
 )
 result = trainer.fit(
     nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3)),

@@ -16,6 +16,7 @@ from hookline import loop
 from hookline.callbacks.watch import LogFile, ModelSummary, ProgressBar
 from hookline.checkpoint.request import Resume
 from hookline.distributed.strategy import Strategy, StrategyName
+from hookline.errors import ArgumentError
 from hookline.loop import Result
 from hookline.loop.keywords import checked, later
 from hookline.loop.settings import InterruptName, PrecisionName, options_of
@@ -31,6 +32,7 @@ class Trainer(loop.Trainer):
     Args:
         max_duration: How long to train: ``"5ep"``, ``"500st"``, ``"1e6tok"`` or ``"2h"``. Training needs it.
         callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
+        progress: Show a progress bar. ``hl.Trainer`` and the functions have one; ``hookline.loop.Trainer`` has none.
         eval_every: How often to evaluate on ``val``. ``None``: never.
         log_every: Interval over which training metrics are averaged. ``None``: only over epochs, without
             ``train/loss``.
@@ -54,14 +56,16 @@ class Trainer(loop.Trainer):
     Example:
         >>> import torch
         >>> from hookline.testing import TinyModel, tiny_data
-        >>> trainer = Trainer(max_duration="2ep", callbacks=[ProgressBar(style=None)], folder=False)
+        >>> trainer = Trainer(max_duration="2ep", progress=False, folder=False)
         >>> result = trainer.fit(TinyModel(), tiny_data(), loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
         >>> result.clock.epoch
         2
     """
 
     def default_callbacks(self, given: list[object]) -> list[object]:
-        defaults = (ProgressBar(), ModelSummary(depth=1, flops=False, print=False), LogFile())
+        if not self.progress and any(isinstance(callback, ProgressBar) for callback in given):
+            raise ArgumentError("Trainer(progress=False): callbacks has a ProgressBar. Leave out one of them.")
+        defaults = (*[ProgressBar()] * self.progress, ModelSummary(depth=1, flops=False, print=False), LogFile())
         return [default for default in defaults if not any(isinstance(callback, type(default)) for callback in given)]
 
     def when_written(self, folder: Path) -> None:
@@ -84,6 +88,7 @@ def fit(
     extend: str | Duration | None = None,
     max_duration: str | Duration | None = None,
     callbacks: Iterable[object] = (),
+    progress: bool = True,
     eval_every: str | Duration | None = "1ep",
     log_every: str | Duration | None = "100st",
     accumulate: int = 1,
@@ -116,6 +121,7 @@ def fit(
         extend: Continue the last ``fit`` for this much longer, for example ``"2ep"``.
         max_duration: How long to train: ``"5ep"``, ``"500st"``, ``"1e6tok"`` or ``"2h"``. Training needs it.
         callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
+        progress: Show a progress bar. ``hl.Trainer`` and the functions have one; ``hookline.loop.Trainer`` has none.
         eval_every: How often to evaluate on ``val``. ``None``: never.
         log_every: Interval over which training metrics are averaged. ``None``: only over epochs, without
             ``train/loss``.
@@ -139,7 +145,7 @@ def fit(
     Returns:
         The result of the run: metrics, history, clock, and why and by whom training was stopped.
     """
-    trainer = Trainer(callbacks=callbacks, **options_of(locals()))
+    trainer = Trainer(callbacks=callbacks, progress=progress, **options_of(locals()))
     return later(trainer._fit, "fit", model, train, val, test, loss, weight, optimizer, scheduler, (), extend)
 
 
@@ -155,6 +161,7 @@ def train(
     extend: str | Duration | None = None,
     max_duration: str | Duration | None = None,
     callbacks: Iterable[object] = (),
+    progress: bool = True,
     eval_every: str | Duration | None = "1ep",
     log_every: str | Duration | None = "100st",
     accumulate: int = 1,
@@ -185,6 +192,7 @@ def train(
         extend: Continue the last ``fit`` for this much longer, for example ``"2ep"``.
         max_duration: How long to train: ``"5ep"``, ``"500st"``, ``"1e6tok"`` or ``"2h"``. Training needs it.
         callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
+        progress: Show a progress bar. ``hl.Trainer`` and the functions have one; ``hookline.loop.Trainer`` has none.
         eval_every: How often to evaluate on ``val``. ``None``: never.
         log_every: Interval over which training metrics are averaged. ``None``: only over epochs, without
             ``train/loss``.
@@ -208,7 +216,7 @@ def train(
     Returns:
         The result of the run: metrics, history, clock, and why and by whom training was stopped.
     """
-    trainer = Trainer(callbacks=callbacks, **options_of(locals()))
+    trainer = Trainer(callbacks=callbacks, progress=progress, **options_of(locals()))
     return later(trainer._fit, "train", model, train, None, None, loss, weight, optimizer, scheduler, (), extend)
 
 
@@ -220,6 +228,7 @@ def evaluate(
     loss: Callable[..., Any] | None = None,
     weight: Callable[[Any, Any], Any] | None = None,
     callbacks: Iterable[object] = (),
+    progress: bool = True,
     precision: PrecisionName = "fp32",
     device: str | torch.device | None = None,
     compile: bool | Mapping[str, Any] = False,
@@ -238,6 +247,7 @@ def evaluate(
         loss: Loss function of a plain model, called with outputs and targets.
         weight: Function of ``(outputs, batch)`` that returns how much the loss of the batch counts in a mean.
         callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
+        progress: Show a progress bar. ``hl.Trainer`` and the functions have one; ``hookline.loop.Trainer`` has none.
         precision: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
         device: Device of the model. ``None``: the accelerator if this machine has one, else the CPU.
         compile: ``True``, or a dict of keyword arguments for ``torch.compile``. The model is compiled in place.
@@ -253,7 +263,8 @@ def evaluate(
     Returns:
         The metrics by name.
     """
-    return Trainer(callbacks=callbacks, **options_of(locals())).evaluate(model, val, loss=loss, weight=weight)
+    trainer = Trainer(callbacks=callbacks, progress=progress, **options_of(locals()))
+    return trainer.evaluate(model, val, loss=loss, weight=weight)
 
 
 @checked
@@ -264,6 +275,7 @@ def test(
     loss: Callable[..., Any] | None = None,
     weight: Callable[[Any, Any], Any] | None = None,
     callbacks: Iterable[object] = (),
+    progress: bool = True,
     precision: PrecisionName = "fp32",
     device: str | torch.device | None = None,
     compile: bool | Mapping[str, Any] = False,
@@ -282,6 +294,7 @@ def test(
         loss: Loss function of a plain model, called with outputs and targets.
         weight: Function of ``(outputs, batch)`` that returns how much the loss of the batch counts in a mean.
         callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
+        progress: Show a progress bar. ``hl.Trainer`` and the functions have one; ``hookline.loop.Trainer`` has none.
         precision: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
         device: Device of the model. ``None``: the accelerator if this machine has one, else the CPU.
         compile: ``True``, or a dict of keyword arguments for ``torch.compile``. The model is compiled in place.
@@ -297,7 +310,8 @@ def test(
     Returns:
         The metrics by name.
     """
-    return Trainer(callbacks=callbacks, **options_of(locals())).test(model, test, loss=loss, weight=weight)
+    trainer = Trainer(callbacks=callbacks, progress=progress, **options_of(locals()))
+    return trainer.test(model, test, loss=loss, weight=weight)
 
 
 @checked
@@ -306,6 +320,7 @@ def predict(
     loader: Any,
     *,
     callbacks: Iterable[object] = (),
+    progress: bool = True,
     precision: PrecisionName = "fp32",
     device: str | torch.device | None = None,
     compile: bool | Mapping[str, Any] = False,
@@ -322,6 +337,7 @@ def predict(
         model: A model or a ``Task``.
         loader: Loader of the batches.
         callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
+        progress: Show a progress bar. ``hl.Trainer`` and the functions have one; ``hookline.loop.Trainer`` has none.
         precision: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
         device: Device of the model. ``None``: the accelerator if this machine has one, else the CPU.
         compile: ``True``, or a dict of keyword arguments for ``torch.compile``. The model is compiled in place.
@@ -337,4 +353,5 @@ def predict(
     Returns:
         One tensor, or one dict or tuple of tensors, if the shapes allow it. Otherwise a list of batches.
     """
-    return Trainer(callbacks=callbacks, **options_of(locals())).predict(model, loader)
+    trainer = Trainer(callbacks=callbacks, progress=progress, **options_of(locals()))
+    return trainer.predict(model, loader)

@@ -182,7 +182,7 @@ def test_an_old_name_of_an_argument_says_the_new_one_wherever_that_is_taken(old:
         (lambda: hl.Trainer(steps_per_epoch=7), "write callbacks=[hl.LimitBatches(train=7)]"),
         (lambda: hl.Trainer(limit_val_batches=0.5), "write callbacks=[hl.LimitBatches(val=0.5)]"),
         (lambda: hl.Trainer(learning_rate=0.1), "AdamW(model.parameters(), lr=0.1)"),
-        (lambda: hl.Trainer(progress=False), "write callbacks=[hl.ProgressBar(style=None)] for no bar"),
+        (lambda: hl.Trainer(verbose=False), "write hl.Trainer(progress=False) for no bar"),
         (lambda: fit_with(initial_epoch=3), "write resume='auto' in Trainer(…), before .fit(…)"),
         (lambda: fit_with(validation_split=0.1), "torch.utils.data.random_split"),
         (lambda: fit_with(datamodule=object()), "write train=datamodule.train_dataloader() and val="),

@@ -461,8 +461,8 @@ ELSEWHERE: Final = {
         "write callbacks=[hl.GradientClip(norm=[[1.0]])]",
     ),
     **dict.fromkeys(
-        ("verbose", "enable_progress_bar", "progress_bar", "progress", "disable_tqdm"),
-        "write callbacks=[hl.ProgressBar(style=None)] for no bar",
+        ("verbose", "enable_progress_bar", "progress_bar", "disable_tqdm"),
+        "write hl.Trainer(progress=False) for no bar",
     ),
     **dict.fromkeys(("devices", "num_processes", "gpus", "nproc_per_node"), _TORCHRUN),
     "num_nodes": "start torchrun on each node: torchrun --nnodes=[[2]] --nproc-per-node=2 script.py",

@@ -12,7 +12,7 @@ from torch import nn
 
 from hookline.checkpoint.request import Resume
 from hookline.distributed.strategy import Strategy, StrategyName
-from hookline.errors import SetupError, StopTraining
+from hookline.errors import ArgumentError, SetupError, StopTraining
 from hookline.events import check_callbacks
 from hookline.loop.data.loaders import check_loader, named_loaders
 from hookline.loop.evaluation.tasks import Returning
@@ -35,6 +35,7 @@ class Trainer:
     Args:
         max_duration: How long to train: ``"5ep"``, ``"500st"``, ``"1e6tok"`` or ``"2h"``. Training needs it.
         callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
+        progress: Show a progress bar. ``hl.Trainer`` and the functions have one; ``hookline.loop.Trainer`` has none.
         eval_every: How often to evaluate on ``val``. ``None``: never.
         log_every: Interval over which training metrics are averaged. ``None``: only over epochs, without
             ``train/loss``.
@@ -70,6 +71,7 @@ class Trainer:
         *,
         max_duration: str | Duration | None = None,
         callbacks: Iterable[object] = (),
+        progress: bool = True,
         eval_every: str | Duration | None = "1ep",
         log_every: str | Duration | None = "100st",
         accumulate: int = 1,
@@ -86,6 +88,9 @@ class Trainer:
         interrupt: InterruptName = "return",
     ) -> None:
         self._options = options_of(locals())
+        if not isinstance(progress, bool):
+            raise ArgumentError(f"Trainer(progress={progress!r}): must be True or False.")
+        self.progress = progress
         settings = Settings.read(self._options, "Trainer")  # Raise here for a wrong option, not at the first fit.
         self._callbacks = as_list(callbacks, "Trainer")
         check_callbacks([*self._callbacks, *self.default_callbacks(self._callbacks), *settings.callbacks_of_sinks()])

@@ -22,6 +22,7 @@ import pytest
 import torch
 from torch import nn
 
+import hookline as hl
 from hookline.callbacks import Checkpointer, EarlyStopping, LambdaCallback, LogFile, ProgressBar
 from hookline.callbacks import watch as watch_package
 from hookline.callbacks.watch.progress import following, styles
@@ -813,6 +814,20 @@ def test_style_none_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "")
     assert not result.failures
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_progress_is_an_option_of_the_trainer(progress: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    hl.fit(TinyModel(), tiny_data(), loss=CE, optimizer=sgd, max_duration="1ep", folder=False, progress=progress)
+    captured = capsys.readouterr()
+    assert bool(captured.out + captured.err) is progress
+
+
+def test_progress_that_is_off_and_given_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"^Trainer\(progress=False\): callbacks has a ProgressBar"):
+        hl.Trainer(progress=False, callbacks=[ProgressBar()])
+    with pytest.raises(ArgumentError, match=r"^Trainer\(progress='no'\): must be True or False\.$"):
+        hl.Trainer(progress="no")  # type: ignore[arg-type]
 
 
 def test_an_unknown_style_is_refused_with_the_list_of_styles() -> None:
