@@ -533,6 +533,8 @@ def test_an_unknown_attribute_is_an_error(pl: Any, access: Callable[[Any], Any],
 
 def test_two_alike_need_names(pl: Any) -> None:
     two = [pl.callbacks.EarlyStopping("val_loss") for _ in range(2)]
-    with pytest.raises(RegistrationError, match="give one of them a name"):
+    with pytest.raises(
+        RegistrationError, match=r"both Lightning:EarlyStopping.* hl\.interop\.adapt\(callback, name='second'\)"
+    ):
         Trainer(callbacks=two)
     Trainer(callbacks=[two[0], hl.interop.adapt(two[1], name="second")])

@@ -522,15 +522,16 @@ def _refuse_doubles(members: list[Member[Any]]) -> None:
         if member.callback.declares_state and any(
             other.key == member.key and other.callback.declares_state for other in seen
         ):
-            raise need_name(member.key)
+            raise need_name(member)
         seen.append(member)
 
 
-def need_name(key: str) -> RegistrationError:
+def need_name(member: Member[Any]) -> RegistrationError:
     """Return the error for two callbacks with equal arguments that both have a state."""
+    is_foreign = member.callback.host is not None
+    how = "hl.interop.adapt(callback, name='second')" if is_foreign else "callback.name = 'second'"
     return RegistrationError(
-        f"two callbacks are both {key}; give one of them a name, so that a resume can tell them apart: "
-        f"callback.name = 'second'"
+        f"two callbacks are both {member.key}; give one of them a name, so that a resume can tell them apart: {how}"
     )
 
 

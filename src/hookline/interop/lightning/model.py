@@ -93,8 +93,8 @@ class LightningSteps:
             return None
         if loss is None:
             raise LossError(
-                f"{type(self.model).__name__}.training_step returned no loss. Return the loss or a dict with 'loss'; "
-                f"to skip the update, call self.trainer.should_stop, or use automatic_optimization=False."
+                f"{type(self.model).__name__}.training_step returned no loss. Return the loss, or a dict with 'loss'. "
+                f"To leave out updates, set automatic_optimization = False and step the optimizer yourself."
             )
         # Lightning takes the mean over the batches of a step and over the ranks, and not over their samples.
         return loss if run.accumulate == run.world_size == 1 else {"loss": loss, "weight": 1}

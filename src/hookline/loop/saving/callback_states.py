@@ -51,7 +51,7 @@ class CallbackStates:
             if member.key not in found or not holds_state(found[member.key]):
                 found[member.key] = state
             elif holds_state({**state, "state": None} if member.callback.shares_state else state):
-                raise need_name(member.key)
+                raise need_name(member)
         return found
 
     def load(self, saved: Mapping[str, Any], *, structural: bool | None = None, but: Member[Run] | None = None) -> None:
