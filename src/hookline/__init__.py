@@ -61,6 +61,23 @@ __all__ = [
 _CALLBACKS: list[str] = import_module("hookline.callbacks").__all__
 __all__ += _CALLBACKS
 
+_EVERYDAY = (
+    "EMA",
+    "Checkpointer",
+    "EarlyStopping",
+    "Freeze",
+    "GradientClip",
+    "LRFinder",
+    "LRMonitor",
+    "LRSchedule",
+    "Metrics",
+    "ModelSummary",
+    "ProgressBar",
+    "SaveBest",
+    "StopOnNaN",
+)
+"""Callbacks that ``dir(hl)`` lists."""
+
 _HOMES: dict[str, Sequence[str]] = {
     "hookline.callbacks": _CALLBACKS,
     "hookline.checkpoint.request": ("Resume",),
@@ -103,4 +120,5 @@ def _imported(home: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    """Return the everyday names. ``hl.callbacks`` has all callbacks, and ``hl.<name>`` finds each of them."""
+    return [name for name in __all__ if name not in _CALLBACKS or name in _EVERYDAY]

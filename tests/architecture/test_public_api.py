@@ -40,8 +40,12 @@ def test_every_name_can_be_pickled_by_reference() -> None:
     assert [name for name, kind in found.items() if pickle.loads(pickle.dumps(kind)) is not kind] == []
 
 
-def test_dir_shows_all_names_so_that_completion_works() -> None:
-    assert set(hookline.__all__) <= set(dir(hookline))
+def test_dir_shows_the_everyday_names_and_the_module_of_callbacks_all_of_them() -> None:
+    listed = set(dir(hookline))
+    assert listed < set(hookline.__all__)
+    assert {"Trainer", "fit", "callbacks", "sinks", "EarlyStopping", "Checkpointer"} <= listed
+    assert 35 <= len(listed) <= 45
+    assert set(hookline.callbacks.__all__) <= set(dir(hookline.callbacks))
 
 
 def test_type_checkers_see_the_same_names_as_python() -> None:

@@ -1,6 +1,8 @@
 """The callbacks that come with Hookline: one file per class, one folder per family.
 
-A family is imported when one of its names is first used. ``from_plugins`` returns the callbacks of other packages.
+Every callback is in this module; the everyday ones are listed in ``hookline`` as well. ``make docs`` writes both lists
+from the files of the families. A family is imported when one of its names is first used. ``from_plugins`` returns the
+callbacks of other packages.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    # The callbacks of the families:
     from hookline.callbacks import plugins as plugins
     from hookline.callbacks.debug import (
         DryRun,
@@ -77,6 +80,7 @@ if TYPE_CHECKING:
     )
     from hookline.callbacks.weights import EMA, SWA, Pruning, QuantizationAwareTraining
 
+# All callbacks:
 __all__ = [
     "EMA",
     "SWA",

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from hookline.callbacks import FAMILIES
 from hookline.cli.callbacks_table import callback_rows
 from hookline.events.foreign import FOREIGN_HOOKS
 from hookline.events.spec import EVENTS, SCOPES, Event
 
 PACKAGE = Path(__file__).parents[1]
 DOCS = PACKAGE.parents[1] / "docs"
+LINE_LENGTH = 120
 
 
 def hooks_source() -> str:
@@ -39,6 +42,84 @@ def hooks_source() -> str:
             f'        """Wrap {scope.when}. Yield exactly once."""\n        yield\n'
         )
     return "".join(parts)
+
+
+def family_source(family: str) -> str:
+    """Return the ``__init__.py`` of a family of callbacks. Its first line is kept.
+
+    Each module without an underscore has one callback, whose name is that of the module. A package inside the family
+    exports its ``__all__``.
+    """
+    folder = PACKAGE / "callbacks" / family
+    parts = [(folder / "__init__.py").read_text().partition("\n")[0], ""]
+    exported: list[str] = []
+    for module, names in sorted(_exports_of(folder).items()):
+        parts += _import_lines(f"hookline.callbacks.{family}.{module}", names)
+        exported += names
+    return "\n".join([*parts, "", *_list_lines("__all__ = [", _in_order(exported), "]")]) + "\n"
+
+
+def callbacks_source() -> str:
+    """Return ``callbacks/__init__.py`` with the callbacks of all families."""
+    path = PACKAGE / "callbacks" / "__init__.py"
+    names = {
+        family: [name for its in _exports_of(path.parent / family).values() for name in its] for family in FAMILIES
+    }
+    imports = {
+        f"hookline.callbacks.{family}": _import_lines(f"hookline.callbacks.{family}", names[family])
+        for family in FAMILIES
+    }
+    imports["hookline.callbacks"] = ["from hookline.callbacks import plugins as plugins"]
+    imports["hookline.callbacks.plugins"] = ["from hookline.callbacks.plugins import from_plugins as from_plugins"]
+    everything = _in_order([name for its in names.values() for name in its])
+    text = path.read_text()
+    text = _replaced(
+        text,
+        "    # The callbacks of the families:",
+        [f"    {line}" for _, its in sorted(imports.items()) for line in its],
+    )
+    return _replaced(text, "# All callbacks:", _list_lines("__all__ = [", everything, "]"))
+
+
+def _exports_of(folder: Path) -> dict[str, list[str]]:
+    """Return the public names of each module of a family."""
+    found = {}
+    for path in folder.glob("[!_]*"):
+        if (path / "__init__.py").exists():
+            (names,) = [
+                ast.literal_eval(node.value)
+                for node in ast.parse((path / "__init__.py").read_text()).body
+                if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+            ]
+            found[path.name] = list(names)
+        elif path.suffix == ".py":
+            classes = [node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
+            found[path.stem] = [name for name in classes if name.lower() == path.stem.replace("_", "")]
+    return found
+
+
+def _in_order(names: list[str]) -> list[str]:
+    """Return the names in the order that ruff wants: names in capitals first."""
+    return sorted(names, key=lambda name: (not name.isupper(), name))
+
+
+def _import_lines(module: str, names: list[str]) -> list[str]:
+    names = sorted(names, key=lambda name: (not name.isupper(), name.lower()))
+    line = f"from {module} import {', '.join(names)}"
+    if len(line) + 4 <= LINE_LENGTH:
+        return [line]
+    return [f"from {module} import (", *[f"    {name}," for name in names], ")"]
+
+
+def _list_lines(start: str, names: list[str], end: str) -> list[str]:
+    line = start + ", ".join(f'"{name}"' for name in names) + end
+    return [line] if len(line) <= LINE_LENGTH else [start, *[f'    "{name}",' for name in names], end]
+
+
+def _replaced(text: str, marker: str, lines: list[str]) -> str:
+    """Return the text with other lines between the marker and the next empty line."""
+    before, _, rest = text.partition(f"{marker}\n")
+    return before + "\n".join([marker, *lines]) + "\n\n" + rest.partition("\n\n")[2]
 
 
 def events_page() -> str:
@@ -80,8 +161,8 @@ def callbacks_page() -> str:
         "",
         "<!-- Generated from the docstrings by `make docs`; do not edit. -->",
         "",
-        "Every callback is `hl.<name>`. Hookline disables an optional callback that fails, warns, and",
-        "continues the run.",
+        "Every callback is `hl.callbacks.<name>`, and `hl.<name>` for short. Hookline disables an optional",
+        "callback that fails, warns, and continues the run.",
     ]
     rows = callback_rows()
     for family in dict.fromkeys(row.family for row in rows):
@@ -145,6 +226,8 @@ def main() -> int:
     stale = []
     for path, text in (
         (PACKAGE / "events" / "hooks.py", hooks_source()),
+        *[(PACKAGE / "callbacks" / family / "__init__.py", family_source(family)) for family in FAMILIES],
+        (PACKAGE / "callbacks" / "__init__.py", callbacks_source()),
         (DOCS / "events.md", events_page()),
         (DOCS / "callbacks" / "README.md", callbacks_page()),
         (DOCS / "interop" / "lightning.md", lightning_page()),

@@ -9,7 +9,7 @@ from hookline.callbacks.watch.mlperf_log import MLPerfLog
 from hookline.callbacks.watch.model_summary import ModelSummary
 from hookline.callbacks.watch.notify import Notify
 from hookline.callbacks.watch.parameter_monitor import ParameterMonitor
-from hookline.callbacks.watch.progress.display import Bar, Progress, ProgressDisplay
+from hookline.callbacks.watch.progress import Bar, Progress, ProgressDisplay
 from hookline.callbacks.watch.progress_bar import ProgressBar
 from hookline.callbacks.watch.slow_rank_monitor import SlowRankMonitor
 from hookline.callbacks.watch.speed_monitor import SpeedMonitor
