@@ -362,8 +362,8 @@ class Saver:
         """
         requests = self._state.requests
         slots = [slot for slot in self._slots if slot.plan.is_resumed]
-        if requests.agreed.preempt is not None and self._state.folder is not None:
-            slots = slots or [self._own_slot()]  # A signal also came in the last hooks, and a signal always saves.
+        if (requests.agreed.preempt is not None or requests.agreed.save) and self._state.folder is not None:
+            slots = slots or [self._own_slot()]  # A signal in the last hooks and `run.pause()` save without a plan.
         for slot in slots:
             with _unsavable_logged():
                 found = self._save_once(slot, pending_eval=pending_eval)
