@@ -187,6 +187,15 @@ def lightning_page() -> str:
     return _filled(page, "table of hooks", "end of the hooks", _hooks_table("Lightning"))
 
 
+def torchtnt_page() -> str:
+    """The page ``docs/interop/torchtnt.md``, with its tables."""
+    from hookline.interop.torchtnt import support  # It imports torch.
+
+    page = (DOCS / "interop" / "torchtnt.md").read_text()
+    page = _filled(page, "table of callbacks", "end of the table", _callbacks_table(support.RUNS, {}, support.REFUSED))
+    return _filled(page, "table of hooks", "end of the hooks", _hooks_table("TorchTNT"))
+
+
 def _callbacks_table(runs: Mapping[str, str], limited: Mapping[str, str], refused: Mapping[str, str]) -> list[str]:
     """Callbacks of another library: those that run, those with a limit, and those that are refused."""
     kinds = (("runs", runs), ("runs with a limit", limited), ("refused", refused))
@@ -231,6 +240,7 @@ def main() -> int:
         (DOCS / "events.md", events_page()),
         (DOCS / "callbacks" / "README.md", callbacks_page()),
         (DOCS / "interop" / "lightning.md", lightning_page()),
+        (DOCS / "interop" / "torchtnt.md", torchtnt_page()),
     ):
         if not path.exists() or path.read_text() != text:
             stale.append(str(path))

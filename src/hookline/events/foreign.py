@@ -250,6 +250,17 @@ _FIRED: dict[str, dict[str, tuple[str, ...]]] = {
         "on_train_batch_end": ("train_batch_end", "train_step_end", "step_skipped"),
         "on_exception": ("exception", "interrupt"),
     },
+    "TorchTNT": {
+        "on_train_dataloader_iter_creation_end": ("train_epoch_start",),
+        "on_train_step_end": ("train_batch_end", "train_step_end", "step_skipped"),
+        "on_train_epoch_end": ("train_epoch_end", "epoch_end"),
+        "on_eval_epoch_start": ("eval_start",),
+        "on_eval_dataloader_iter_creation_start": ("eval_start",),
+        "on_eval_dataloader_iter_creation_end": ("eval_start",),
+        "on_eval_epoch_end": ("eval_end",),
+        "on_predict_dataloader_iter_creation_end": ("predict_start",),
+        "on_checkpoint_save": (),
+    },
 }
 """Events at which an adapted callback gets a hook, if that is not the event to which a user moves the hook.
 

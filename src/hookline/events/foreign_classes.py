@@ -11,6 +11,7 @@ from typing import Final
 CALLBACKS: Final = {
     ("lightning.pytorch.callbacks.callback", "Callback"): "hookline.interop.lightning",
     ("pytorch_lightning.callbacks.callback", "Callback"): "hookline.interop.lightning",
+    ("torchtnt.framework.callback", "Callback"): "hookline.interop.torchtnt",
 }
 """Module and name of the base class of callbacks, and the module with ``ADAPTER``."""
 
