@@ -90,7 +90,7 @@ class CheckpointCorruptError(CheckpointError):
     """
 
     def __init__(self, path: str, reason: str, hint: str = "") -> None:
-        super().__init__(f"{path}: {reason}" + (f"; {hint}" if hint else ""))
+        super().__init__(f"{path}: {reason}." + (f" {hint[0].upper()}{hint[1:]}." if hint else ""))
         self.path = path
         self.reason = reason
         self._hint = hint
@@ -120,8 +120,8 @@ class CheckpointWriteError(CheckpointError):
     def __init__(self, path: str, cause: OSError, *, needed: int, free: int | None) -> None:
         have = "unknown" if free is None else f"{free:,} bytes"
         super().__init__(
-            f"{path}: {cause.strerror or cause} (errno {cause.errno}); needed {needed:,} bytes, free {have}; "
-            f"the earlier checkpoints are untouched: make room or give another folder"
+            f"{path}: {cause.strerror or cause} (errno {cause.errno}). Needed: {needed:,} bytes, free: {have}. "
+            f"Earlier checkpoints are unchanged. Free some space or give another folder."
         )
         self.path, self.errno, self.needed, self.free = path, cause.errno, needed, free
         self._cause = cause
@@ -141,9 +141,9 @@ class RecordWriteError(HooklineError):
 
     def __init__(self, path: str, cause: OSError, *, free: int | None) -> None:
         have = "unknown" if free is None else f"{free:,} bytes"
-        self.problem = f"{path}: {cause.strerror or cause} (errno {cause.errno}); free {have}"
+        self.problem = f"{path}: {cause.strerror or cause} (errno {cause.errno}). Free: {have}"
         super().__init__(
-            f"{self.problem}. Make room, or use Checkpointer(on_error='warn') to continue while the disk is full."
+            f"{self.problem}. Free some space, or use Checkpointer(on_error='warn') to continue while the disk is full."
         )
         self.path, self.errno, self.free = path, cause.errno, free
         self._cause = cause
@@ -191,7 +191,7 @@ class Preempted(SystemExit):
         self.result: Any = None
 
     def __str__(self) -> str:
-        return f"signal {self.signal} asked the run to leave (exit code {self.code})"
+        return f"signal {self.signal} ended the run (exit code {self.code})"
 
 
 class LeaveWait(BaseException):
@@ -216,7 +216,7 @@ def add_secondary(error: BaseException, other: BaseException) -> None:
     """Add a later error, with its own notes, as a note to the error that is raised."""
     notes = getattr(other, "__notes__", ())
     where = notes[0].removeprefix("in ").partition(" at ")[0] if notes else "the run"
-    error.add_note(f"then {where} failed too: {words_of(other)}")
+    error.add_note(f"then {where} also failed: {words_of(other)}")
 
 
 def add_place(error: BaseException, where: str) -> None:
@@ -273,5 +273,5 @@ def words_of(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception as raised:
-        text = f"(its text raises {type(raised).__name__})"
+        text = f"(its __str__ raises {type(raised).__name__})"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

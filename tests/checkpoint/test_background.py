@@ -239,7 +239,7 @@ def test_an_error_that_nobody_asks_for_is_told_when_the_writer_goes() -> None:
             thread.join(LIMIT)
     held = [writer]
     del writer
-    with pytest.warns(HooklineWarning, match=r"a background save failed.*planted at step 1.*call close\(\)"):
+    with pytest.warns(HooklineWarning, match=r"background save of a checkpoint failed.*planted at step 1.*close\(\)"):
         held.clear(), gc.collect()  # the error's traceback holds the writer, and the writer the error
 
 
@@ -513,7 +513,7 @@ def test_an_error_of_the_program_is_shown_and_the_save_still_completes(tmp_path:
 def test_an_error_that_nobody_asked_for_is_on_stderr_at_the_end_of_the_program() -> None:
     source = SLOW_WRITER + "\nwriter = BackgroundWriter(lambda snapshot: 1 / 0)\nsubmit(writer)\n"
     done = run_script(source, args=["."])
-    assert "a background save failed, and nobody asked for it: ZeroDivisionError" in done.stderr
+    assert "The background save of a checkpoint failed: ZeroDivisionError" in done.stderr
 
 
 def test_an_interrupt_while_waiting_loses_nothing(tmp_path: Any) -> None:

@@ -71,7 +71,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_with_too_little_room_is_refused_before_anything_is_written(small_disk: Path) -> None:
     store = Store(small_disk / "checkpoints")
     store.save(snapshot(1))
-    with pytest.raises(CheckpointWriteError, match=r"No space left on device \(errno 28\); needed 4,0\d\d,") as caught:
+    with pytest.raises(CheckpointWriteError, match=r"No space left on device \(errno 28\)\. Needed: 4,0\d\d") as caught:
         store.save(snapshot(2, 1_000_000))
     error = caught.value
     assert error.errno == errno.ENOSPC
@@ -120,7 +120,7 @@ def test_a_limit_on_the_size_of_files_is_named(store: Store) -> None:
     done = run_script(script, args=[store.folder])
     assert done.returncode == 0, done.stderr
     assert '"EFBIG"' in done.stdout
-    assert "model.safetensors: File too large (errno 27); needed 4,0" in done.stdout
+    assert "model.safetensors: File too large (errno 27). Needed: 4,0" in done.stdout
     first(store)
 
 

@@ -227,9 +227,9 @@ class Task:
         (Task, "a type cannot be saved"),
         (timedelta(1), "a timedelta cannot be saved"),
         (Duration.parse("1ep"), "a Duration cannot be saved"),
-        (torch.Generator(), r"a Generator cannot be saved; save its get_state\(\)"),
-        (nn.Linear(1, 1), r"a Linear cannot be saved; save its state_dict\(\)"),
-        (enum.Enum("Plain", "A").A, r"a Plain cannot be saved; save its \.value"),
+        (torch.Generator(), r"a Generator cannot be saved. Save its get_state\(\)"),
+        (nn.Linear(1, 1), r"a Linear cannot be saved. Save its state_dict\(\)"),
+        (enum.Enum("Plain", "A").A, r"a Plain cannot be saved. Save its \.value"),
         (iter([]), "a list_iterator cannot be saved"),
         (range(3), "a range cannot be saved"),
         (np.array(["text"]), "an array of <U4"),
@@ -238,10 +238,10 @@ class Task:
         (np.datetime64("2020-01-01"), "a datetime64 cannot be saved"),
         (torch.eye(2).to_sparse(), "not dense"),
         (torch.empty(2, device="meta"), "meta device"),
-        ({torch.ones(1): 1}, "as a key cannot be saved"),
-        ({(1, torch.ones(1)): 1}, "as a key cannot be saved"),
-        ({torch.ones(1)}, "as a key cannot be saved"),
-        ({Path("a"): 1, "a": 2}, "two of its keys become the same"),
+        ({torch.ones(1): 1}, "cannot be saved as a key"),
+        ({(1, torch.ones(1)): 1}, "cannot be saved as a key"),
+        ({torch.ones(1)}, "cannot be saved as a key"),
+        ({Path("a"): 1, "a": 2}, "two keys become equal"),
     ],
 )
 def test_what_would_need_code_to_come_back_is_refused_with_the_path_of_its_key(value: Any, what: str) -> None:
@@ -253,7 +253,7 @@ def test_what_would_need_code_to_come_back_is_refused_with_the_path_of_its_key(v
 def test_a_state_that_contains_itself_is_refused_and_does_not_overflow_the_stack() -> None:
     state: dict[str, Any] = {}
     state["me"] = [state]
-    with pytest.raises(StateError, match="does it contain itself"):
+    with pytest.raises(StateError, match="Check whether it contains itself"):
         check(state)
 
 

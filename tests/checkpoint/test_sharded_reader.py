@@ -334,7 +334,7 @@ def test_a_manifest_with_shards_or_an_index_alone_is_refused(checkpoint: Path, g
     for name in gone:
         (checkpoint / name).unlink()
     seal(checkpoint)
-    assert "come together" in refused(checkpoint)
+    assert "it lists only one of" in refused(checkpoint)
 
 
 def test_what_a_killed_run_left_of_shards_is_swept_and_foreign_files_are_not(checkpoint: Path) -> None:

@@ -105,7 +105,7 @@ def test_a_hundred_thousand_overlapping_chunks_are_refused_in_no_time() -> None:
 
 
 def test_a_rank_that_does_not_see_the_folder_says_what_it_needs(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointWriteError, match="all ranks need one file system"):
+    with pytest.raises(CheckpointWriteError, match="All ranks need a shared file system"):
         write_shard(tmp_path / "elsewhere", shard_name(1), {}, 0)
 
 

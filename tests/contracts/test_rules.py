@@ -466,8 +466,8 @@ BROKEN: dict[str, dict[str, Callable[[], Any]]] = {
     },
     "metrics": {"it logs other/two": LogsMore},
     "failure": {
-        "after an error in setup: .*failed too: AttributeError": NeedsSetup,
-        "failed too: LookupError: planted": Hides,
+        "after an error in setup: .*also failed: AttributeError": NeedsSetup,
+        "also failed: LookupError: planted": Hides,
         "it failed and was switched off: HidesOptional.on_exception": HidesOptional,
     },
 }

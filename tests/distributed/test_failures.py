@@ -86,7 +86,7 @@ def test_an_error_in_teardown_is_raised_where_it_rose_and_holds_nobody_up(either
 @pytest.mark.parametrize(
     ("action", "words"),
     [
-        ("raise without a text", "Unprintable: (its text raises AttributeError)"),
+        ("raise without a text", "Unprintable: (its __str__ raises AttributeError)"),
         ("raise half a letter", "Planted: no luck \udcff"),
     ],
 )

@@ -122,7 +122,7 @@ def test_the_first_error_is_raised_and_later_ones_become_notes_on_it(world: Worl
     assert made.log[-3:] == ["-c", "-b", "-a"]
     assert caught.value.__notes__ == [
         "in c.around_eval at step 0",
-        "then a.around_eval failed too: KeyError: 'late'",
+        "then a.around_eval also failed: KeyError: 'late'",
     ]
 
 
@@ -130,7 +130,7 @@ def test_an_error_on_the_way_out_is_a_note_on_the_error_that_led_out(world: Worl
     made = world(Around("a", leave=ValueError("late")))
     with pytest.raises(RuntimeError, match="body") as caught, made.scope("eval"):
         raise RuntimeError("body")
-    assert caught.value.__notes__ == ["then a.around_eval failed too: ValueError: late"]
+    assert caught.value.__notes__ == ["then a.around_eval also failed: ValueError: late"]
 
 
 def test_those_that_were_entered_are_left_when_a_later_one_fails_on_the_way_in(world: World) -> None:

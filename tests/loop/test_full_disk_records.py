@@ -68,7 +68,7 @@ def test_with_warn_rows_wait_for_room_and_none_is_lost_torn_or_written_twice(
     images = [row for row in rows(folder / "metrics.jsonl") if row["name"] == "train/noise"]
     assert [row["file"] for row in images] == ["", "media/train/noise/step-00000006.png"]
     assert [row["name"] for row in rows(folder / "events.jsonl")].count("checkpoint_failed") == 1
-    assert f"{folder / 'metrics.jsonl'}: No space left on device (errno 28); free 0 bytes" in caplog.text
+    assert f"{folder / 'metrics.jsonl'}: No space left on device (errno 28). Free: 0 bytes" in caplog.text
     assert "the rows that waited in memory are in it" in caplog.text
     assert f"{folder / 'media' / 'train' / 'noise' / 'step-00000003.png'}: No space left" in caplog.text
     assert not (folder / "media" / "train" / "noise" / "step-00000003.png").exists()
@@ -104,7 +104,7 @@ def test_without_warn_a_full_disk_is_an_error_with_the_path_and_the_free_space(
     disk: Path, callbacks: list[object]
 ) -> None:
     folder = disk / "run"
-    with pytest.raises(hl.HooklineError, match=r"metrics\.jsonl: No space left on device .*; free 0 bytes") as caught:
+    with pytest.raises(hl.HooklineError, match=r"metrics\.jsonl: No space left on device .*\. Free: 0 bytes") as caught:
         train(*callbacks, Filling(disk / "others", full_at=3, free_at=99), folder=folder)
     error = caught.value
     assert isinstance(error, RecordWriteError)

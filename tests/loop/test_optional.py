@@ -213,7 +213,7 @@ def outcome(way: str, folder: Path, *callbacks: hl.Callback) -> tuple[list[Any],
     return found, list(loop_of(trainer).run.callbacks.disabled)
 
 
-@pytest.mark.filterwarnings("ignore:.*damaged and passed over:hookline.errors.HooklineWarning")
+@pytest.mark.filterwarnings("ignore:.*damaged checkpoints:hookline.errors.HooklineWarning")
 @pytest.mark.parametrize(("way", "hook"), [(way, hook) for way, hooks in ELSEWHERE.items() for hook in hooks])
 def test_one_that_fails_where_a_run_seldom_comes_is_switched_off_too(way: str, hook: str, tmp_path: Path) -> None:
     """A save, a resume, a signal, an error: the moments at which a failure would cost the most."""

@@ -272,7 +272,7 @@ def test_an_error_without_a_text_arrives_as_it_is_and_is_told(tmp_path: Path) ->
 
     with pytest.raises(UnprintableError):
         short_fit(hl.on("train_step_end", at="2st")(unprintable), folder=tmp_path)
-    assert RunFile.read(tmp_path).sessions[-1].reason == "UnprintableError: (its text raises AttributeError)"
+    assert RunFile.read(tmp_path).sessions[-1].reason == "UnprintableError: (its __str__ raises AttributeError)"
     assert events(tmp_path) == [("start", 0), ("exception", 2)]
 
 
@@ -284,7 +284,7 @@ def test_an_optional_callback_whose_error_has_no_text_kills_no_run(tmp_path: Pat
             raise UnprintableError
 
     result = short_fit(Broken(), folder=tmp_path)
-    assert [str(failure).rpartition(": ")[2] for failure in result.failures] == ["(its text raises AttributeError)"]
+    assert [str(failure).rpartition(": ")[2] for failure in result.failures] == ["(its __str__ raises AttributeError)"]
     (told,) = RunFile.read(tmp_path).sessions[-1].failures
     assert "UnprintableError" in told
 

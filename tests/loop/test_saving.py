@@ -151,7 +151,7 @@ def test_the_scope_of_a_save_after_an_error_is_closed_too(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="planted") as caught:
         six_steps(checkpointer, around, At("train_step_end", spoil, step=2), folder=tmp_path)
     assert around.seen == ["open", "save", "CheckpointWriteError", "close"]
-    assert any("failed too: CheckpointWriteError" in note for note in caught.value.__notes__)
+    assert any("also failed: CheckpointWriteError" in note for note in caught.value.__notes__)
 
 
 # -- on request ------------------------------------------------------------------------------------

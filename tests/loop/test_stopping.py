@@ -802,7 +802,7 @@ def test_errors_in_on_exception_and_on_teardown_become_notes_on_the_users_except
 
 
 def test_a_secondary_error_says_whose_it_is() -> None:
-    """With twenty callbacks, "on_teardown failed too" alone does not say where to look."""
+    """With twenty callbacks, "on_teardown also failed" alone does not say where to look."""
     error = BoomError("mine")
     closer = Recorder(teardown=fail(OSError("disk full")))
     closer.name = "closer"

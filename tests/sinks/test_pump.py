@@ -361,7 +361,7 @@ class UnspeakableError(Exception):
         (OSError("first\nsecond"), "OSError: first"),
         (OSError("x" * 10_000), "OSError: " + "x" * 191),
         (OSError(), "OSError"),
-        (UnspeakableError(), "UnspeakableError: (its text raises ZeroDivisionError)"),
+        (UnspeakableError(), "UnspeakableError: (its __str__ raises ZeroDivisionError)"),
     ],
     ids=["secret", "lines", "long", "empty", "unspeakable"],
 )

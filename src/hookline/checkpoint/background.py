@@ -155,8 +155,8 @@ class BackgroundWriter(Generic[T]):
         outcome = getattr(self, "_outcome", None)
         if outcome is not None and outcome.error is not None:
             warnings.warn(
-                f"a background save failed, and nobody asked for it: {type(outcome.error).__name__}: {outcome.error}; "
-                f"call close() of its writer",
+                f"The background save of a checkpoint failed: {type(outcome.error).__name__}: {outcome.error}. "
+                f"Call BackgroundWriter.close() to get the error.",
                 HooklineWarning,
                 stacklevel=1,
             )

@@ -113,7 +113,7 @@ class Commit:
             remove_flat(self._temporary)
         except OSError as second:
             if error is not None:
-                error.add_note(f"its temporary could not be removed ({second}); the next start removes it")
+                error.add_note(f"Its temporary folder could not be removed ({second}). The next run removes it.")
 
 
 def make_folder(folder: Path) -> None:

@@ -51,12 +51,12 @@ def consolidate(checkpoint: Checkpoint, path: Path, *, force: bool = False) -> C
     """
     path = path.absolute()
     if path.suffix != ".safetensors":
-        raise SetupError(f"{path} is to be a file of safetensors: call it '{path.stem}.safetensors'")
+        raise SetupError(f"{path} must end in .safetensors. Name it '{path.stem}.safetensors'.")
     if path.is_dir() or (os.path.lexists(path) and not force):
-        hint = "it is a folder" if path.is_dir() else "give another name, or --force to replace it"
-        raise SetupError(f"{path} is there already; {hint}")
+        hint = "It is a folder." if path.is_dir() else "Give another name, or --force to replace it."
+        raise SetupError(f"{path} already exists. {hint}")
     if path.parent == checkpoint.path:
-        raise SetupError(f"{path} would be inside the checkpoint, which is then no longer valid; put it elsewhere")
+        raise SetupError(f"{path} is inside the checkpoint, which would make it invalid. Give another folder.")
     files = checkpoint.manifest.files
     with opened(checkpoint.path) as folder:
         where = str(checkpoint.path / names.MODEL)
@@ -84,7 +84,7 @@ def _header(plain: dict[str, Tensor], shards: ShardReader) -> tuple[bytes, list[
         end += tensor.nbytes
         if tensor.dtype not in tensor_bytes.STORED_AS:
             raise SetupError(
-                f"{name} is of {tensor.dtype}, which safetensors does not have; load the checkpoint itself"
+                f"{name} has the dtype {tensor.dtype}, which safetensors does not support. Load the checkpoint itself."
             )
         stored = tensor_bytes.STORED_AS[tensor.dtype]
         entries[name] = {"dtype": stored, "shape": list(tensor.shape), "data_offsets": [start, end]}

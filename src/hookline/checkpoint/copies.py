@@ -222,6 +222,6 @@ def _copy(value: Any, path: str, known: dict[int, Any]) -> Any:
         return copy.deepcopy(value, known)
     except Exception as error:
         raise StateError(
-            f"{path} is a {kind.__name__} and cannot be copied ({type(error).__name__}: {error}); "
-            f"save plain values and tensors, or write in the foreground"
+            f"{path} is a {kind.__name__} and cannot be copied ({type(error).__name__}: {error}). "
+            f"Save plain values and tensors, or set background=False."
         ) from error

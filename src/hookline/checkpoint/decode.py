@@ -40,7 +40,7 @@ def decode(tree: Any, tensors: Mapping[str, Tensor], path: str) -> Any:
     decoder = _Decoder(tensors, path)
     value = decoder.value(tree)
     if unused := tensors.keys() - decoder.used:
-        raise CheckpointCorruptError(path, f"it has no place for {len(unused)} tensors, such as {min(unused)[:100]!r}")
+        raise CheckpointCorruptError(path, f"{len(unused)} tensors are not used, such as {min(unused)[:100]!r}")
     return value
 
 
@@ -65,7 +65,7 @@ class _Decoder:
 
     def items(self, tree: Any) -> list[Any]:
         if not isinstance(tree, list):
-            raise self.error(f"a list was expected and not {str(tree)[:50]!r}")
+            raise self.error(f"expected a list, found {str(tree)[:50]!r}")
         if _PLAIN.issuperset(map(type, tree)):
             return list(tree)
         return [self.value(item) for item in tree]
@@ -76,7 +76,7 @@ class _Decoder:
             return {key: self.value(value) for key, value in tree.items()}
         decoder = _DECODERS.get(tag)
         if decoder is None or len(tree) != 1:
-            raise self.error(f"{tag[:50]!r} is no kind of value that is known")
+            raise self.error(f"{tag[:50]!r} is an unknown type of value")
         try:
             return decoder(self, tree[tag])
         except (ValueError, TypeError, OverflowError, RuntimeError) as error:
@@ -84,14 +84,14 @@ class _Decoder:
 
     def pairs(self, tree: Any) -> list[tuple[Any, Any]]:
         if not isinstance(tree, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in tree):
-            raise self.error("pairs of keys and values were expected")
+            raise self.error("expected pairs of keys and values")
         return [(self.value(key), self.value(value)) for key, value in tree]
 
     def dict(self, tree: Any) -> dict[Any, Any]:
         pairs = self.pairs(tree)
         found = dict(pairs)
         if len(found) < len(pairs):
-            raise self.error("a key is there twice")
+            raise self.error("a key occurs twice")
         return found
 
     def tensor(self, name: Any) -> Tensor:
@@ -106,7 +106,7 @@ class _Decoder:
             return tensor.numpy()
         except RuntimeError as error:
             raise CheckpointError(
-                f"{self._path}: it has arrays of NumPy, which cannot be used here ({error}); install numpy"
+                f"{self._path} contains NumPy arrays, but NumPy is not usable ({error}). Install numpy."
             ) from error
 
     def error(self, reason: str) -> CheckpointCorruptError:
@@ -115,7 +115,7 @@ class _Decoder:
 
 def _int(_: _Decoder, text: Any) -> int:
     if len(_text(text)) > _MOST_DIGITS or not _HEX.fullmatch(text):
-        raise ValueError("not a whole number in base 16")
+        raise ValueError("not an integer in base 16")
     return int(text, 16)
 
 
@@ -128,7 +128,7 @@ def _float(_: _Decoder, text: Any) -> float:
 def _complex(decoder: _Decoder, parts: Any) -> complex:
     real, imaginary = decoder.items(parts)
     if type(real) is not float or type(imaginary) is not float:
-        raise ValueError("two floats were expected")
+        raise ValueError("expected two floats")
     return complex(real, imaginary)
 
 
@@ -142,14 +142,14 @@ def _bytes(_: _Decoder, text: Any) -> bytes:
 def _long_bytes(decoder: _Decoder, name: Any) -> bytes:
     tensor = decoder.tensor(name)
     if tensor.dtype is not torch.uint8 or tensor.ndim != 1:
-        raise ValueError("bytes were expected")
+        raise ValueError("expected bytes")
     return bytes(tensor_bytes.memory(tensor))
 
 
 def _size(decoder: _Decoder, sizes: Any) -> torch.Size:
     found = decoder.items(sizes)
     if not all(type(size) is int for size in found):
-        raise ValueError("whole numbers were expected")
+        raise ValueError("expected integers")
     return torch.Size(found)
 
 
@@ -167,7 +167,7 @@ def _counter(decoder: _Decoder, tree: Any) -> Counter[Any]:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError("a text was expected")
+        raise TypeError("expected a string")
     return value
 
 

@@ -42,7 +42,7 @@ MAX_DEPTH: Final = 64
 LONG_BYTES: Final = 4096
 """Bytes of this length or more are stored with the tensors: in JSON they need more space."""
 _PLAIN: Final = frozenset({str, bool, type(None)})
-_GENERAL_HINT: Final = "save plain values, lists, dicts and tensors, and make it again in load_state_dict()"
+_GENERAL_HINT: Final = "save plain values, lists, dicts and tensors, and rebuild it in load_state_dict()"
 
 
 def encode(tree: Any, *, spread: bool = False) -> tuple[Any, dict[str, Tensor]]:
@@ -62,7 +62,7 @@ def encode(tree: Any, *, spread: bool = False) -> tuple[Any, dict[str, Tensor]]:
         ({'lr': 0.1, 'betas': {'$tuple': [0.9, 0.99]}, 'best': {'$float': 'inf'}}, {})
         >>> encode({"callbacks": {"Mine": {"rule": print}}})  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        hookline.errors.StateError: callbacks/Mine/rule: a builtin_function_or_method cannot be saved; ...
+        hookline.errors.StateError: callbacks/Mine/rule: a builtin_function_or_method cannot be saved. ...
     """
     encoder = _Encoder(spread=spread)
     return encoder.value(tree), encoder.tensors
@@ -93,7 +93,7 @@ class _Encoder:
         if kind is float:
             return value if math.isfinite(value) else {"$float": str(value)}
         if len(self._path) > MAX_DEPTH:
-            raise self._error(f"it is nested more than {MAX_DEPTH} levels deep", "does it contain itself?")
+            raise self._error(f"nested more than {MAX_DEPTH} levels deep", "check whether it contains itself")
         for kinds, encoder in _ENCODERS:
             if isinstance(value, kinds):
                 return encoder(self, value)
@@ -114,7 +114,7 @@ class _Encoder:
     def pairs(self, mapping: Mapping[Any, Any]) -> list[list[Any]]:
         found = [[self._key(key), self._at(_shown(key), value)] for key, value in mapping.items()]
         if len({json.dumps(key) for key, _ in found}) < len(found):
-            raise self._error("two of its keys become the same when they are saved", "rename one")
+            raise self._error("two keys become equal when they are saved", "rename one of them")
         return found
 
     def mapping(self, mapping: Mapping[Any, Any]) -> Any:
@@ -153,7 +153,7 @@ class _Encoder:
         before = len(self.tensors)
         encoded = self._at(_shown(key), key)
         if len(self.tensors) > before:
-            raise self._error(f"{_named(key)} as a key cannot be saved", "use numbers or texts as keys")
+            raise self._error(f"{_named(key)} cannot be saved as a key", "use numbers or strings as keys")
         return encoded
 
     def _at(self, name: str, value: Any) -> Any:
@@ -183,7 +183,7 @@ class _Encoder:
         return "/".join(self._path) or "the state"
 
     def _error(self, what: str, hint: str) -> StateError:
-        return StateError(f"{self._where()}: {what}; {hint}")
+        return StateError(f"{self._where()}: {what}. {hint[0].upper()}{hint[1:]}.")
 
 
 # The order matters: a bool is an int, a Counter and an OrderedDict are mappings, a torch.Size is a tuple.

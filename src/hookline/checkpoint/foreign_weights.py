@@ -67,13 +67,13 @@ def read_weights(path: str | Path, *, prefix: str = "") -> dict[str, Tensor]:
     elif path.is_file():
         found = _read_file(path)
     else:
-        raise CheckpointNotFoundError(f"{path} is not there: give a checkpoint, a run's folder or a file of weights")
+        raise CheckpointNotFoundError(f"{path} does not exist. Give a checkpoint, a run's folder or a file of weights.")
     if not prefix:
         return found
     taken = {name.removeprefix(prefix): tensor for name, tensor in found.items() if name.startswith(prefix)}
     if not taken:
         raise CheckpointMismatchError(
-            f"{path}: no name begins with the prefix {prefix!r}; they are {_some(sorted(found), 5)}"
+            f"{path}: no name starts with the prefix {prefix!r}. The names are {_some(sorted(found), 5)}."
         )
     return taken
 
@@ -94,8 +94,8 @@ def _read_folder(folder: Path) -> dict[str, Tensor]:
     newest = store.newest_valid()
     if newest is None:
         raise CheckpointNotFoundError(
-            f"{folder} has no weights: it is no checkpoint or run of Hookline, and has neither of "
-            f"{', '.join(HUGGING_FACE)}; give the file itself"
+            f"{folder} has no weights: it is not a checkpoint or run of Hookline, and it has neither "
+            f"{' nor '.join(HUGGING_FACE)}. Give the file itself."
         )
     return _read_own(newest.path)
 
@@ -120,19 +120,21 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
     places = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(places, dict) or not places or not all(isinstance(shard, str) for shard in places.values()):
         raise CheckpointCorruptError(
-            str(index), "it has no weight_map of names and files", "give the shards one by one"
+            str(index), "it has no weight_map of names and files", "load the shards one by one"
         )
     for shard in sorted(set(places.values())):
         if problem := names.problem_of(shard):
-            raise CheckpointCorruptError(str(index), f"the shard {shard[:100]!r} is not a bare file name: {problem}")
+            raise CheckpointCorruptError(str(index), f"the shard {shard[:100]!r} is not a file name: {problem}")
     shards = {shard: index.with_name(shard) for shard in places.values()}
     missing = [shard for shard, path in shards.items() if not path.is_file()]
     if missing:
-        raise CheckpointNotFoundError(f"{index} names {_some(missing, 5)}, which are not beside it; copy them there")
+        raise CheckpointNotFoundError(
+            f"{index} lists {_some(missing, 5)}, but not in the same folder. Copy the files there."
+        )
     read = {shard: _read_file(path) for shard, path in shards.items()}
     lost = [f"{name} in {shard}" for name, shard in places.items() if name not in read[shard]]
     if lost:
-        raise CheckpointCorruptError(str(index), f"it lists what is not there: {_some(lost, 5)}")
+        raise CheckpointCorruptError(str(index), f"it lists tensors that do not exist: {_some(lost, 5)}")
     return {name: read[shard][name] for name, shard in places.items()}
 
 
@@ -147,7 +149,9 @@ def _read_file(path: Path) -> dict[str, Tensor]:
         raise
     except Exception as error:  # The readers raise many kinds of exceptions for a damaged file.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise CheckpointCorruptError(str(path), f"it cannot be read: {reason[:300]}", "is it complete?") from error
+        raise CheckpointCorruptError(
+            str(path), f"it cannot be read: {reason[:300]}", "check that the file is complete"
+        ) from error
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -157,7 +161,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
             found: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dict)
             notes = file.metadata() or {}
     except SafetensorError as error:
-        raise CheckpointCorruptError(str(path), f"it is no valid file of safetensors: {error}") from error
+        raise CheckpointCorruptError(str(path), f"it is not a valid safetensors file: {error}") from error
     # safetensors.torch.save_model() writes tied weights once and lists the other names in the metadata.
     return found | {alias: found[name] for alias, name in notes.items() if name in found and alias not in found}
 
@@ -175,9 +179,9 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
         if refused is None:
             raise
         raise CheckpointError(
-            f"{path}: it holds more than weights and wants {refused[1]}, which is refused, because a file could run "
-            f"any code with it; if you trust the file, open it once with torch.load(path, weights_only=False), write "
-            f"its weights with safetensors.torch.save_file(), and give that file"
+            f"{path} contains more than weights: it would import {refused[1]}, which Hookline refuses because a file "
+            f"could run any code with it. If you trust the file, open it once with torch.load(path, "
+            f"weights_only=False), write its weights with safetensors.torch.save_file(), and use that file."
         ) from error
     return _state_dict(content, path)
 
@@ -192,10 +196,11 @@ def _check_zip(path: Path) -> None:
         entries = archive.infolist()
     packed = [entry.filename for entry in entries if entry.compress_type != zipfile.ZIP_STORED]
     if packed:
-        raise CheckpointCorruptError(str(path), f"{packed[0][:100]!r} in it is compressed, which torch.save never does")
+        reason = f"its entry {packed[0][:100]!r} is compressed, and torch.save never compresses"
+        raise CheckpointCorruptError(str(path), reason)
     claimed = sum(entry.file_size for entry in entries)
     if claimed > size:
-        raise CheckpointCorruptError(str(path), f"its parts claim {claimed:,} bytes, and it has {size:,}")
+        raise CheckpointCorruptError(str(path), f"its entries claim {claimed:,} bytes, but the file has {size:,}")
 
 
 def _state_dict(content: Any, path: Path) -> dict[str, Tensor]:
@@ -206,15 +211,16 @@ def _state_dict(content: Any, path: Path) -> dict[str, Tensor]:
                 content = content[key]
                 break
     if not isinstance(content, Mapping) or not any(isinstance(value, Tensor) for value in content.values()):
-        have = f"a dict with {_some(list(content), 8)}" if isinstance(content, Mapping) else type(content).__name__
+        kind = type(content).__name__
+        have = f"a dict with {_some(list(content), 8)}" if isinstance(content, Mapping) else f"a {kind}"
         raise CheckpointError(
-            f"{path}: no weights in it, neither at the top nor under {', '.join(STATE_DICTS)}; it holds {have}"
+            f"{path} has no weights, neither at the top level nor under {', '.join(STATE_DICTS)}. It contains {have}."
         )
     for name, value in content.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise CheckpointError(
-                f"{path}: {name!r} among its weights is a {type(value).__name__} and not a tensor; "
-                f"write the tensors alone with safetensors.torch.save_file(), and give that file"
+                f"{path}: {name!r} in the state dict is a {type(value).__name__}, not a tensor. "
+                f"Write only the tensors with safetensors.torch.save_file(), and use that file."
             )
     return dict(content)
 

@@ -109,7 +109,7 @@ class HashedReader:
             except OSError as error:
                 raise CheckpointCorruptError(self.path, f"it cannot be read: {error.strerror}") from error
             if not count:
-                raise CheckpointCorruptError(self.path, "it ends too early; another process is changing it")
+                raise CheckpointCorruptError(self.path, "it ends too early", "another process changes it")
             filled += count
 
     def finish(self) -> None:
@@ -121,8 +121,8 @@ class HashedReader:
         if self._expected is not None and self._digest.hexdigest() != self._expected.sha256:
             raise CheckpointCorruptError(
                 self.path,
-                f"its SHA-256 is {self._digest.hexdigest()[:12]}… and not {self._expected.sha256[:12]}…",
-                "its bytes have changed since it was written: use another checkpoint",
+                f"its SHA-256 is {self._digest.hexdigest()[:12]}…, but the manifest says {self._expected.sha256[:12]}…",
+                "the file has changed since it was written. Use another checkpoint",
             )
 
     def __enter__(self) -> Self:
@@ -147,12 +147,12 @@ def open_regular(path: str, name: str, folder: int) -> int:
     if not stat.S_ISREG(os.fstat(file).st_mode):
         kind = "folder" if stat.S_ISDIR(os.fstat(file).st_mode) else "pipe or device"
         os.close(file)
-        raise CheckpointCorruptError(path, f"it is a {kind} and not a file")
+        raise CheckpointCorruptError(path, f"it is a {kind}, not a file")
     return file
 
 
 def wrong_size(path: str, found: int, expected: int) -> CheckpointCorruptError:
-    return CheckpointCorruptError(path, f"it has {found:,} bytes and not {expected:,} as its manifest says")
+    return CheckpointCorruptError(path, f"it has {found:,} bytes, but the manifest says {expected:,}")
 
 
 def _is_link(name: str, folder: int) -> bool:

@@ -69,7 +69,7 @@ def inspect(path: Path) -> Checkpoint:
         there = set(os.listdir(folder)) - {names.MANIFEST}
         if extra := there - manifest.files.keys():
             raise CheckpointCorruptError(
-                str(path / min(extra)), "it is in the folder and not in the manifest", "move it elsewhere"
+                str(path / min(extra)), "it is in the folder, but not in the manifest", "move it to another folder"
             )
         for name, expected in manifest.files.items():
             _check_size(path / name, folder, expected.size)
@@ -82,17 +82,17 @@ def opened(path: Path) -> Iterator[int]:
     try:
         folder = commit.open_folder(path)
     except FileNotFoundError:
-        raise CheckpointNotFoundError(f"{path} is not there; is the path right?") from None
+        raise CheckpointNotFoundError(f"{path} does not exist. Check the path.") from None
     except OSError as error:
         if path.is_symlink():
-            raise CheckpointCorruptError(str(path), "it is a symbolic link", "name the folder itself") from None
+            raise CheckpointCorruptError(str(path), "it is a symbolic link", "give the folder itself") from None
         reason = "it is not a folder" if not path.is_dir() else f"it cannot be opened: {error.strerror}"
         raise CheckpointCorruptError(str(path), reason, "a checkpoint is a folder with a manifest.json") from error
     try:
         yield folder
     except CheckpointCorruptError as error:
         if not os.path.lexists(path):  # Another process renamed the folder and then deleted its files.
-            raise CheckpointNotFoundError(f"{path} was deleted while it was read") from error
+            raise CheckpointNotFoundError(f"{path} was deleted while it was read.") from error
         raise
     finally:
         os.close(folder)

@@ -59,7 +59,7 @@ class FolderLock:
             CheckpointWriteError: If the lock file cannot be opened.
         """
         if self._file is not None:
-            raise CheckpointLockedError(f"{self.path.parent} is locked by this very lock already; take it once")
+            raise CheckpointLockedError(f"{self.path.parent} is already locked by this FolderLock. Acquire it once.")
         # Register before the file is open, so that no fork can happen in between. A registration cannot be removed,
         # hence the weak reference.
         this: weakref.ref[FolderLock] = weakref.ref(self)
@@ -95,14 +95,14 @@ class FolderLock:
             _take(file)
         except BlockingIOError:
             raise CheckpointLockedError(
-                f"{self.path.parent} is in use by {_holder(file)}; wait for it to end, stop it, or use another folder"
+                f"{self.path.parent} is in use by {_holder(file)}. Wait until it ends, stop it, or use another folder."
             ) from None
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise CheckpointWriteError(str(self.path), error, needed=0, free=None) from error
             warnings.warn(
-                f"{self.path.parent} is on a file system without locks ({error.strerror}): "
-                f"see to it yourself that no second run uses it",
+                f"{self.path.parent} is on a file system without locks ({error.strerror}). "
+                f"Make sure that no other run uses the folder.",
                 HooklineWarning,
                 stacklevel=4,
             )
@@ -152,4 +152,4 @@ def _holder(file: int) -> str:
         since = datetime.fromisoformat(who["since"])
         return f"process {int(who['pid'])} on {str(who['host'])[:100]!r} since {since}"
     except (OSError, ValueError, KeyError, TypeError):
-        return "another process, which has not said which"
+        return "another process"

@@ -53,7 +53,7 @@ class Manifest:
         """
         about, tensors = encode({field.name: getattr(self.about, field.name) for field in dataclasses.fields(About)})
         if tensors:
-            raise StateError(f"about/{next(iter(tensors))}: a tensor cannot be in a manifest; give its item()")
+            raise StateError(f"about/{next(iter(tensors))}: a manifest cannot contain a tensor. Save its item().")
         body = {
             "format": self.format,
             "created": self.created,
@@ -63,7 +63,7 @@ class Manifest:
         rest = json.dumps(body, indent=1, allow_nan=False)[2:].encode()  # Without "{\n": the line with the hash has it.
         text = f'{{"sha256": "{hashlib.sha256(rest).hexdigest()}",\n'.encode() + rest
         if problem := strict_json.too_large(text):
-            raise StateError(f"about: the manifest would be too large ({problem}); keep metrics and environment small")
+            raise StateError(f"about: the manifest is too large ({problem}). Save fewer metrics or settings.")
         return text
 
     @classmethod
@@ -80,10 +80,10 @@ class Manifest:
         _check_own_hash(data, path)
         body = strict_json.parse(data, path)
         if body.keys() != {"sha256", "format", "created", "about", "files"}:
-            raise CheckpointCorruptError(path, f"it has the keys {', '.join(body)[:200]}; not those of a manifest")
+            raise CheckpointCorruptError(path, f"it has the keys {', '.join(body)[:200]}, which are not a manifest's")
         if body["format"] != FORMAT or type(body["format"]) is not int:
             hint = "use the version of Hookline that wrote it, or a later one"
-            raise CheckpointCorruptError(path, f"format {str(body['format'])[:50]} is not known, only {FORMAT}", hint)
+            raise CheckpointCorruptError(path, f"format {str(body['format'])[:50]} is unknown; {FORMAT} is known", hint)
         created = body["created"]
         if type(created) is not float or not math.isfinite(created):
             raise CheckpointCorruptError(path, f"created is {str(created)[:50]}, not a time")
@@ -95,18 +95,19 @@ def _check_own_hash(data: bytes, path: str) -> None:
         raise CheckpointCorruptError(path, "it is empty")
     head = _HEAD.match(data[:_HEAD_SIZE])
     if head is None:
-        raise CheckpointCorruptError(path, "it does not begin as a manifest does, with its own SHA-256")
+        raise CheckpointCorruptError(path, "it does not start with its own SHA-256, as a manifest does")
     found = hashlib.sha256(data[_HEAD_SIZE:]).hexdigest()
     if found != head[1].decode():
-        hint = "it has changed since it was written: use another checkpoint"
-        raise CheckpointCorruptError(path, f"its SHA-256 is {found[:12]}… and not {head[1][:12].decode()}…", hint)
+        hint = "the file has changed since it was written. Use another checkpoint"
+        reason = f"its SHA-256 is {found[:12]}…, but its first line says {head[1][:12].decode()}…"
+        raise CheckpointCorruptError(path, reason, hint)
 
 
 def _about(tree: Any, path: str) -> About:
     values: Any = decode(tree, {}, path)
     fields = {field.name: field for field in dataclasses.fields(About)}
     if not isinstance(values, dict) or not values.keys() <= fields.keys():
-        raise CheckpointCorruptError(path, "about has keys that are not known")
+        raise CheckpointCorruptError(path, "about has unknown keys")
     for name, field in fields.items():
         if name not in values:
             if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
@@ -117,42 +118,42 @@ def _about(tree: Any, path: str) -> About:
         if kind is float and type(value) is int:
             values[name] = value = float(value) if abs(value) < _LARGEST else math.inf
         if type(value) is not kind:
-            raise CheckpointCorruptError(path, f"about/{name} is {str(value)[:50]!r}, not of the type {field.type}")
+            raise CheckpointCorruptError(path, f"about/{name} is {str(value)[:50]!r}, not a {field.type}")
         if name in _COUNTS and not 0 <= value <= _LARGEST:
             raise CheckpointCorruptError(path, f"about/{name} is {str(value)[:50]}, not a count")
         if kind is float and not math.isfinite(value):
             raise CheckpointCorruptError(path, f"about/{name} is {value}, not a finite number")
     metrics = values.get("metrics", {})
     if not all(isinstance(key, str) and type(value) in (int, float) for key, value in metrics.items()):
-        raise CheckpointCorruptError(path, "about/metrics is not made of names and numbers")
+        raise CheckpointCorruptError(path, "about/metrics does not map names to numbers")
     return About(**values)
 
 
 def _files(tree: Any, path: str) -> Mapping[str, FileRecord]:
     if not isinstance(tree, dict):
-        raise CheckpointCorruptError(path, "files is no JSON object")
+        raise CheckpointCorruptError(path, "files is not a JSON object")
     found = {}
     for name, entry in tree.items():
         if name == ".metadata" or name.endswith(".distcp"):
-            reason = "it is a sharded checkpoint in the format of torch.distributed.checkpoint, which is not read"
+            reason = "it is a sharded checkpoint in the format of torch.distributed.checkpoint, which is not supported"
             hint = (
                 "run 'hookline checkpoints consolidate' of the version that wrote it, and use LoadWeights on the file"
             )
             raise CheckpointCorruptError(path, reason, hint)
         if name == names.MANIFEST or not names.is_part(name):
-            raise CheckpointCorruptError(path, f"{name[:100]!r} is no file of a checkpoint")
+            raise CheckpointCorruptError(path, f"{name[:100]!r} is not a file of a checkpoint")
         if not isinstance(entry, dict) or entry.keys() != {"size", "sha256"}:
-            raise CheckpointCorruptError(path, f"files/{name} needs a size and a SHA-256, and nothing else")
+            raise CheckpointCorruptError(path, f"files/{name} must have size and sha256, and nothing else")
         size, digest = entry["size"], entry["sha256"]
         if type(size) is not int or not 0 <= size <= _LARGEST:
-            raise CheckpointCorruptError(path, f"files/{name} has the size {str(size)[:50]}")
+            raise CheckpointCorruptError(path, f"files/{name} has the invalid size {str(size)[:50]}")
         if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-            raise CheckpointCorruptError(path, f"files/{name} has a SHA-256 that is none: {str(digest)[:80]!r}")
+            raise CheckpointCorruptError(path, f"files/{name} has the invalid SHA-256 {str(digest)[:80]!r}")
         found[name] = FileRecord(size, digest)
     if names.MODEL not in found:
-        raise CheckpointCorruptError(path, f"it does not name {names.MODEL}")
+        raise CheckpointCorruptError(path, f"it does not list {names.MODEL}")
     if (names.STATE in found) != (names.STATE_TENSORS in found):
-        raise CheckpointCorruptError(path, f"{names.STATE} and {names.STATE_TENSORS} come together or not at all")
+        raise CheckpointCorruptError(path, f"it lists only one of {names.STATE} and {names.STATE_TENSORS}")
     if (names.SHARD_INDEX in found) != any(map(names.is_shard, found)):
-        raise CheckpointCorruptError(path, f"{names.SHARD_INDEX} and shards come together or not at all")
+        raise CheckpointCorruptError(path, f"it lists only one of {names.SHARD_INDEX} and shards")
     return MappingProxyType(found)

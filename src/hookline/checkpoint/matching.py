@@ -85,7 +85,7 @@ def match(wanted: Mapping[str, Any], found: Mapping[str, Any], *, strict: bool) 
         clashing=clashing,
     )
     if (strict and not result.complete) or (wanted and not result.fitting):
-        raise CheckpointMismatchError(f"the weights do not fit the model: {result}")
+        raise CheckpointMismatchError(f"The weights do not fit the model: {result}.")
     return result
 
 
@@ -138,9 +138,9 @@ def _hint(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     if (prefix := _prefix(long=found, short=wanted)) is not None and all(
         _shape(value) in (None, _shape(found[prefix + name])) for name, value in wanted.items()
     ):
-        return f"give prefix={prefix!r}: without it the names fit"
+        return f"give prefix={prefix!r}: without the prefix, the names fit"
     if (prefix := _prefix(long=wanted, short=found)) is not None:
-        return f"the model's names begin with {prefix!r} and the others do not: load them into that part of the model"
+        return f"only the model's names start with {prefix!r}: load the weights into that part of the model"
     return ""
 
 

@@ -32,12 +32,12 @@ def check_name(name: str) -> str:
     'step-00000500'
     >>> check_name("a/b")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    hookline.errors.SetupError: 'a/b' cannot be the name of a checkpoint: it has a '/'; use ...
+    hookline.errors.SetupError: 'a/b' is not a valid name of a checkpoint: it contains a '/'. Use ...
     """
     if problem := problem_of(name):
         raise SetupError(
-            f"{name[:300]!r} cannot be the name of a checkpoint: {problem}; "
-            f"use letters, digits, '-', '_', '=' and '.', such as 'step-00000500'"
+            f"{name[:300]!r} is not a valid name of a checkpoint: {problem}. "
+            f"Use letters, digits, '-', '_', '=' and '.', such as 'step-00000500'."
         )
     return name
 
@@ -47,17 +47,17 @@ def problem_of(name: str) -> str:
     if not name:
         return "it is empty"
     if name.startswith("."):
-        return "it begins with a dot"
+        return "it starts with a dot"
     for mark in ("/", "\\", ".."):
         if mark in name:
-            return f"it has a {mark!r}"
+            return f"it contains a {mark!r}"
     if not name.isprintable():
-        return "it has a character that cannot be printed"
+        return "it contains a character that cannot be printed"
     size = len(name.encode("utf-8", "surrogatepass"))
     if size > MAX_BYTES:
-        return f"it takes {size} bytes, more than {MAX_BYTES}"
+        return f"it has {size} bytes, more than {MAX_BYTES}"
     if is_ours(name):
-        return "it looks like a temporary, which is swept"
+        return "Hookline uses such names for temporary folders"
     return ""
 
 

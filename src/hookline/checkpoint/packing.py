@@ -12,7 +12,7 @@ from hookline.checkpoint.encode import encode
 from hookline.checkpoint.tensor_file import lay_out, read_tensors
 from hookline.errors import CheckpointCorruptError
 
-_WHERE = "what another rank has told of its state"
+_WHERE = "state from another rank"
 
 
 def pack(tree: Any) -> bytes:

@@ -43,7 +43,7 @@ class SavePlan:
         on_error: ``"raise"``, or ``"warn"`` to continue without the checkpoint.
 
     Raises:
-        SetupError: If ``on_error``, ``folder`` or ``name`` is invalid.
+        ArgumentError: If ``on_error``, ``folder`` or ``name`` is invalid.
     """
 
     every: Duration | None = None

@@ -61,7 +61,7 @@ def prepare(snapshot: Snapshot, spread: dict[str, Tensor] | None = None) -> Prep
         plain, tensors = encode(snapshot.state, spread=spread is not None)
         tree = json.dumps(plain, separators=(",", ":"), allow_nan=False).encode()
         if problem := strict_json.too_large(tree):
-            raise StateError(f"the state without its tensors is too large ({problem}); keep long lists as tensors")
+            raise StateError(f"The state without its tensors is too large ({problem}). Save long lists as tensors.")
         if spread is not None:
             spread.update({f"{STATE}{name}": value for name, value in tensors.items() if is_spread(value)})
             tensors = {name: value for name, value in tensors.items() if not is_spread(value)}

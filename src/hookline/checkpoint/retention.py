@@ -28,7 +28,7 @@ class Keep:
         every: Keep one checkpoint per interval: a duration in steps, epochs, samples or seconds, or its string.
 
     Raises:
-        SetupError: If a value is invalid, or if the rules would keep no checkpoint.
+        ArgumentError: If a value is invalid, or if the rules would keep no checkpoint.
 
     Example:
         >>> Keep(last=3, best=1, monitor="val/loss", every="1000st")

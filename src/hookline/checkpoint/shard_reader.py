@@ -78,7 +78,7 @@ class ShardReader:
             return tensor_bytes.from_bytes(data, tensor.dtype, tensor.shape, None)
         except (RuntimeError, TypeError, OverflowError) as error:
             where = f"{self._path}/{names.SHARD_INDEX}"
-            raise CheckpointCorruptError(where, f"tensor {name[:100]!r} cannot be made: {error}") from error
+            raise CheckpointCorruptError(where, f"tensor {name[:100]!r} cannot be created: {error}") from error
 
     def _fill(self, target: Tensor, name: str, tensor: ShardedTensor) -> None:
         """Read the local chunk of a target from the chunks that overlap it."""
@@ -135,7 +135,7 @@ class ShardReader:
         place = found.get(name)
         if place is None or place.dtype != dtype or tuple(place.shape) != chunk.sizes:
             have = "does not have it" if place is None else f"has {place.dtype} {place.shape}"
-            reason = f"{names.SHARD_INDEX} lists {name[:100]!r} of {dtype} {list(chunk.sizes)}, and the file {have}"
+            reason = f"{names.SHARD_INDEX} lists {name[:100]!r} of {dtype} {list(chunk.sizes)}, but the file {have}"
             raise CheckpointCorruptError(path, reason)
         return file, file.size - file.left + place.begin
 

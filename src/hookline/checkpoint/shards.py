@@ -98,9 +98,9 @@ def describe(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         local, chunk = part_of(tensor), local_chunk(tensor)
         problem = tensor_bytes.refusal(local)
         if any(placement.is_partial() for placement in held.placements):
-            problem = "a DTensor with Partial() placements is a sum that is still open; redistribute() it first"
+            problem = "a DTensor with Partial() placements is not reduced yet. Call redistribute() first."
         elif chunk is not None and chunk[1] != tuple(local.shape):
-            problem = f"its local shard has the shape {list(local.shape)}, and its placements say {list(chunk[1])}"
+            problem = f"the local shard has the shape {list(local.shape)}, but the placements say {list(chunk[1])}."
         if problem:
             raise StateError(f"{name}: {problem}")
         found[name] = [_dtype_name(tensor), list(tensor.shape), chunk]
@@ -123,7 +123,7 @@ def plan_chunks(described: Sequence[Mapping[str, Any]]) -> dict[str, ShardedTens
     for rank, tensors in enumerate(described):
         for name, (*kind, chunk) in tensors.items():
             if kinds.setdefault(name, kind) != kind:
-                raise StateError(f"{name}: rank {rank} has {_shown(kind)}, another rank {_shown(kinds[name])}")
+                raise StateError(f"{name}: rank {rank} has {_shown(kind)}, another rank has {_shown(kinds[name])}.")
             if chunk is not None:
                 holders.setdefault((name, tuple(chunk[0]), tuple(chunk[1])), []).append(rank)
     width = {name: tensor_bytes.DTYPES[kind[0]].itemsize for name, kind in kinds.items()}
@@ -143,7 +143,7 @@ def plan_chunks(described: Sequence[Mapping[str, Any]]) -> dict[str, ShardedTens
         found[name] = ShardedTensor(tensor_bytes.DTYPES[dtype], tuple(shape), ordered)
         if not found[name].is_complete():
             reason = f"the shards of the ranks are not a grid that covers its shape {shape}"
-            raise StateError(f"{name}: {reason}; save its full_tensor() instead")
+            raise StateError(f"{name}: {reason}. Save its full_tensor() instead.")
     return found
 
 
@@ -166,7 +166,7 @@ def index_to_bytes(tensors: Mapping[str, ShardedTensor]) -> bytes:
     }
     data = json.dumps({"format": FORMAT, "tensors": entries}, separators=(",", ":")).encode()
     if problem := strict_json.too_large(data, max_bytes=MAX_INDEX_BYTES, max_parts=_MAX_INDEX_PARTS):
-        raise StateError(f"the index of {len(tensors):,} sharded tensors is too large ({problem}); join small ones")
+        raise StateError(f"The index of {len(tensors):,} sharded tensors is too large ({problem}). Join small tensors.")
     return data
 
 
@@ -193,7 +193,7 @@ def read_index(data: bytes, files: Mapping[str, FileRecord], path: str) -> dict[
         raise CheckpointCorruptError(path, "it is not an index of sharded tensors")
     if body["format"] != FORMAT or type(body["format"]) is not int:
         hint = "use the version of Hookline that wrote it, or a later one"
-        raise CheckpointCorruptError(path, f"format {str(body['format'])[:50]} is not known, only {FORMAT}", hint)
+        raise CheckpointCorruptError(path, f"format {str(body['format'])[:50]} is unknown; {FORMAT} is known", hint)
     found = {name: _read_tensor(name, entry, files, path) for name, entry in body["tensors"].items()}
     claimed = dict.fromkeys(files, 0)
     for tensor in found.values():
@@ -201,16 +201,16 @@ def read_index(data: bytes, files: Mapping[str, FileRecord], path: str) -> dict[
             claimed[chunk.file] += math.prod(chunk.sizes) * tensor.dtype.itemsize
     for file, size in claimed.items():
         if size > files[file].size:
-            raise CheckpointCorruptError(path, f"its chunks claim {size:,} bytes of {file}, which has fewer")
+            raise CheckpointCorruptError(path, f"its chunks claim {size:,} bytes of {file}, which is smaller")
     return found
 
 
 def _read_tensor(name: str, entry: Any, files: Mapping[str, FileRecord], path: str) -> ShardedTensor:
     what = f"tensor {name[:100]!r}"
     if not name.startswith((WEIGHTS, STATE)):
-        raise CheckpointCorruptError(path, f"{what} is neither of the weights nor of the state")
+        raise CheckpointCorruptError(path, f"{what} belongs neither to the weights nor to the state")
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "chunks"}:
-        raise CheckpointCorruptError(path, f"{what} needs dtype, shape and chunks, and nothing else")
+        raise CheckpointCorruptError(path, f"{what} must have dtype, shape and chunks, and nothing else")
     dtype, chunks = tensor_bytes.dtype_named(entry["dtype"]), entry["chunks"]
     if dtype is None:
         raise CheckpointCorruptError(path, f"{what} has the unknown dtype {str(entry['dtype'])[:50]!r}")
@@ -227,7 +227,7 @@ def _read_tensor(name: str, entry: Any, files: Mapping[str, FileRecord], path: s
 
 def _read_chunk(entry: Any, what: str, dimensions: int, files: Mapping[str, FileRecord], path: str) -> Chunk:
     if not isinstance(entry, dict) or entry.keys() != {"offsets", "sizes", "file"}:
-        raise CheckpointCorruptError(path, f"a chunk of {what} needs offsets, sizes and file, and nothing else")
+        raise CheckpointCorruptError(path, f"a chunk of {what} must have offsets, sizes and file, and nothing else")
     offsets, sizes = (
         tuple(read_sizes(entry[key], f"{key} of a chunk of {what}", path, count=dimensions))
         for key in ("offsets", "sizes")

@@ -125,15 +125,15 @@ class Store:
             CheckpointNotFoundError: If no checkpoint has a value of the metric.
         """
         if mode not in ("min", "max"):
-            raise SetupError(f"mode={mode!r}: give 'min' or 'max'")
+            raise SetupError(f"Store.best(mode={mode!r}): must be 'min' or 'max'.")
         found = self.checkpoints()
         known = [item for item in found if not math.isnan(item.about.metrics.get(monitor, math.nan))]
         if not found:
             return None
         if not known:
-            have = ", ".join(sorted({name for item in found for name in item.about.metrics})) or "none at all"
+            have = ", ".join(sorted({name for item in found for name in item.about.metrics})) or "none"
             raise CheckpointNotFoundError(
-                f"{self.folder}: none of {len(found)} checkpoints has a value of {monitor!r}; they have {have}"
+                f"{self.folder}: none of {len(found)} checkpoints has a value of {monitor!r}. Available: {have}."
             )
         sign = 1 if mode == "min" else -1
         return min(known, key=lambda item: sign * item.about.metrics[monitor])
@@ -184,7 +184,7 @@ class Store:
         path = str(found.path / names.STATE)
         state = decode(tree, tensors, path)
         if not isinstance(state, dict):
-            raise CheckpointCorruptError(path, f"it is a {type(state).__name__} and not a dict")
+            raise CheckpointCorruptError(path, f"it is a {type(state).__name__}, not a dict")
         return Snapshot(found.about, weights, state)
 
     def verify(self, checkpoint: Checkpoint | str | os.PathLike[str]) -> None:
@@ -251,16 +251,18 @@ class Store:
         """
         path = checkpoint.path
         if path.parent != self.folder:
-            raise CheckpointError(f"{path} is not in {self.folder}: only a store's own checkpoints can be deleted")
+            raise CheckpointError(f"{path} is not in {self.folder}. A store can delete only its own checkpoints.")
         trash = self.folder / names.trash_of(names.check_name(path.name))
         try:
             os.rename(path, trash)
             commit.sync_folder(self.folder)
             commit.remove_flat(trash)
         except FileNotFoundError:
-            raise CheckpointNotFoundError(f"{path} is not there, so it cannot be deleted") from None
+            raise CheckpointNotFoundError(f"{path} cannot be deleted: it does not exist.") from None
         except OSError as error:
-            raise CheckpointError(f"{path} could not be deleted: {error}; is the folder yours to write?") from error
+            raise CheckpointError(
+                f"{path} could not be deleted: {error}. Check the permissions of the folder."
+            ) from error
 
     def sweep(self) -> list[Path]:
         """Remove temporary and trash folders of killed processes.
@@ -281,15 +283,15 @@ class Store:
             try:
                 if foreign := _foreign(path):
                     warnings.warn(
-                        f"{path} is a temporary of Hookline and holds {foreign!r}, which is not; "
-                        f"it was left: move that away and remove the folder",
+                        f"{path} is a temporary folder of Hookline, but contains the other file {foreign!r}. "
+                        f"Hookline did not remove it. Move the file and remove the folder.",
                         HooklineWarning,
                         stacklevel=2,
                     )
                     continue
                 commit.remove_flat(path)
             except OSError as error:
-                warnings.warn(f"{path} is a stale temporary and stays: {error}", HooklineWarning, stacklevel=2)
+                warnings.warn(f"{path} is temporary, but cannot be removed: {error}.", HooklineWarning, stacklevel=2)
                 continue
             removed.append(path)
         return removed
@@ -320,7 +322,7 @@ class Store:
         except FileNotFoundError:
             return []  # No checkpoint has been saved yet.
         except OSError as error:
-            raise CheckpointError(f"{self.folder} cannot be read: {error.strerror}") from error
+            raise CheckpointError(f"{self.folder} cannot be read: {error.strerror}.") from error
 
     def _found(self, checkpoint: Checkpoint | str | os.PathLike[str]) -> Checkpoint:
         """Inspect a checkpoint again: it may have changed since it was listed."""
@@ -347,7 +349,7 @@ class Store:
                 continue
             if skipped:
                 warnings.warn(
-                    f"{self.folder}: {checkpoint.name} is used; damaged and passed over: {', '.join(skipped)}",
+                    f"{self.folder}: damaged checkpoints: {', '.join(skipped)}. Using {checkpoint.name}.",
                     HooklineWarning,
                     stacklevel=3,
                 )
@@ -356,9 +358,9 @@ class Store:
             return self._first(attempt, strict, exact, whole, looks - 1)
         if not skipped:
             return None
-        what = "damaged, and strict=True was asked for" if strict else "no valid checkpoint; damaged"
+        what = "damaged checkpoints, and strict=True" if strict else "no valid checkpoint; damaged"
         raise CheckpointCorruptError(
-            str(self.folder), f"{what}: {', '.join(skipped)}", "remove or repair them, or name a checkpoint to use"
+            str(self.folder), f"{what}: {', '.join(skipped)}", "remove or repair them, or give the path of a checkpoint"
         )
 
 

@@ -30,7 +30,7 @@ def parse(data: bytes, path: str, *, max_bytes: int = MAX_BYTES, max_parts: int 
         {'step': 3}
         >>> parse(b'{"step": 3, "step": 4}', "manifest.json")
         Traceback (most recent call last):
-        hookline.errors.CheckpointCorruptError: manifest.json: not valid JSON: the key 'step' is there twice
+        hookline.errors.CheckpointCorruptError: manifest.json: not valid JSON: the key 'step' occurs twice.
     """
     if problem := too_large(data, max_bytes=max_bytes, max_parts=max_parts):
         raise CheckpointCorruptError(path, problem)
@@ -38,7 +38,7 @@ def parse(data: bytes, path: str, *, max_bytes: int = MAX_BYTES, max_parts: int 
         # json.loads(bytes) would also accept UTF-16 and UTF-32.
         return json.loads(data.decode("utf-8"), object_pairs_hook=_once_each, parse_constant=_no_constant)
     except UnicodeDecodeError as error:
-        raise CheckpointCorruptError(path, f"not valid JSON: no UTF-8 at byte {error.start}") from None
+        raise CheckpointCorruptError(path, f"not valid JSON: not UTF-8 at byte {error.start}") from None
     except ValueError as error:  # Also for numbers with more digits than Python converts.
         raise CheckpointCorruptError(path, f"not valid JSON: {error}") from None
     except RecursionError:
@@ -58,9 +58,9 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         seen: set[str] = set()
         double = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {double[:100]!r} is there twice")
+        raise ValueError(f"the key {double[:100]!r} occurs twice")
     return found
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number in JSON")

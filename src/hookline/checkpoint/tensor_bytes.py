@@ -61,22 +61,22 @@ def refusal(tensor: Tensor) -> str:
     >>> refusal(torch.zeros(2))
     ''
     >>> refusal(torch.zeros(2, device="meta"))
-    'a tensor on the meta device has no values; materialise it first'
+    'a tensor on the meta device has no values. Materialize it first.'
     """
     if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
         kind = type(tensor).__name__
-        return f"a {kind} holds its values in other tensors; save those, or what full_tensor() gives for a DTensor"
+        return f"a {kind} holds its values in other tensors. Save those, or the full_tensor() of a DTensor."
     if is_lazy(tensor):
-        return "a lazy parameter has no values yet; run a batch through the model first"
+        return "a lazy parameter has no values yet. Run a batch through the model first."
     if tensor.layout is not torch.strided or tensor.is_nested:
         kind = "nested" if tensor.is_nested else f"of the layout {tensor.layout}"
-        return f"a tensor that is {kind} is not dense; save the plain tensors that it is made of"
+        return f"a tensor that is {kind} is not dense. Save the dense tensors of which it consists."
     if tensor.is_quantized or tensor.dtype in QUANTIZED:
-        return f"a quantized tensor ({tensor.dtype}) has a scale beside its values; save int_repr() and the scale"
+        return f"a quantized tensor ({tensor.dtype}) also has a scale. Save int_repr() and the scale."
     if tensor.device.type == "meta":
-        return "a tensor on the meta device has no values; materialise it first"
+        return "a tensor on the meta device has no values. Materialize it first."
     if _end(tensor) > tensor.untyped_storage().nbytes():  # Reading it would crash the process.
-        return "a tensor whose memory has been freed has no values; gather it first"
+        return "a tensor whose memory has been freed has no values. Gather it first."
     return ""
 
 

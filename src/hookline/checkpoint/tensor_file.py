@@ -97,16 +97,16 @@ def lay_out(tensors: Mapping[str, Tensor], where: str = "", *, tie: bool = True)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     if problem := strict_json.too_large(text, max_bytes=MAX_HEADER):
-        raise StateError(f"{where}{len(kept):,} tensors are too many for one file ({problem}); join small ones")
+        raise StateError(f"{where}{len(kept):,} tensors are too many for one file ({problem}). Join small tensors.")
     head = struct.pack("<Q", len(text)) + text
     return Layout(head, tuple(kept[name] for name in order), len(head) + end)
 
 
 def _problem(name: object, tensor: object) -> str:
     if not isinstance(tensor, Tensor):
-        return f"a {type(tensor).__name__} is among the weights, where only tensors can be"
+        return f"a {type(tensor).__name__} is among the weights, which must be tensors."
     if not isinstance(name, str) or name == _METADATA:
-        return "weights have texts as names, and this one is kept for the file itself; rename it"
+        return "names of weights must be strings, and this name is reserved. Rename the weight."
     return tensor_bytes.refusal(tensor)
 
 
@@ -175,21 +175,21 @@ def read_header(file: Source) -> tuple[list[Place], dict[str, str]]:
     """Return the tensors of a file in their order, and the tied names."""
     (length,) = struct.unpack("<Q", file.read(8))
     if length > min(MAX_HEADER, file.left):
-        most = f"the file has {file.left:,} after it and the limit is {MAX_HEADER:,}"
-        raise CheckpointCorruptError(file.path, f"its header claims {length:,} bytes; {most}")
+        most = f"the file has {file.left:,} after it, and the limit is {MAX_HEADER:,}"
+        raise CheckpointCorruptError(file.path, f"its header claims {length:,} bytes, but {most}")
     header = strict_json.parse(file.read(length), file.path, max_bytes=MAX_HEADER)
     if not isinstance(header, dict):
-        raise CheckpointCorruptError(file.path, "its header is no JSON object")
+        raise CheckpointCorruptError(file.path, "its header is not a JSON object")
     notes = _Notes(header.pop(_METADATA, {}), header, file.path)
     places = [_read_entry(name, entry, notes, file.path) for name, entry in header.items()]
     end = 0
     for place in sorted(places, key=_bounds):
         if place.begin != end:
-            reason = f"tensor {place.name[:100]!r} begins at byte {place.begin:,} and not at {end:,}"
+            reason = f"tensor {place.name[:100]!r} starts at byte {place.begin:,}, not at {end:,}"
             raise CheckpointCorruptError(file.path, reason)
         end = place.end
     if end != file.left:
-        raise CheckpointCorruptError(file.path, f"its tensors claim {end:,} bytes and it has {file.left:,} for them")
+        raise CheckpointCorruptError(file.path, f"its tensors claim {end:,} bytes, but it has {file.left:,} for them")
     return places, notes.aliases
 
 
@@ -203,13 +203,13 @@ def _read_tensor(place: Place, file: Source) -> Tensor:
     try:
         return tensor_bytes.from_bytes(data, place.dtype, place.shape, place.strides)
     except (RuntimeError, TypeError, OverflowError, NotImplementedError) as error:
-        raise CheckpointCorruptError(file.path, f"tensor {place.name[:100]!r} cannot be made: {error}") from error
+        raise CheckpointCorruptError(file.path, f"tensor {place.name[:100]!r} cannot be created: {error}") from error
 
 
 def _read_entry(name: str, entry: Any, notes: _Notes, path: str) -> Place:
     what = f"tensor {name[:100]!r}"
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise CheckpointCorruptError(path, f"{what} needs dtype, shape and data_offsets, and nothing else")
+        raise CheckpointCorruptError(path, f"{what} must have dtype, shape and data_offsets, and nothing else")
     shape, offsets = read_sizes(entry["shape"], f"the shape of {what}", path), entry["data_offsets"]
     begin, end = read_sizes(offsets, f"data_offsets of {what}", path, count=2)
     stored, dtype = entry["dtype"], notes.dtypes.get(name)
@@ -219,9 +219,9 @@ def _read_entry(name: str, entry: Any, notes: _Notes, path: str) -> Place:
     if dtype is None:
         dtype = known
     elif known is not torch.uint8 or not shape or shape.pop() != dtype.itemsize:
-        raise CheckpointCorruptError(path, f"{what} is said to be {dtype} kept as bytes, and is not")
+        raise CheckpointCorruptError(path, f"{what} is declared as {dtype} stored as bytes, but it is not")
     if end - begin != math.prod(shape) * dtype.itemsize:
-        reason = f"{what} has {end - begin:,} bytes, and its shape {shape} of {dtype} needs "
+        reason = f"{what} has {end - begin:,} bytes, but its shape {shape} of {dtype} needs "
         raise CheckpointCorruptError(path, f"{reason}{math.prod(shape) * dtype.itemsize:,}")
     strides = notes.strides.get(name)
     if strides is not None and not tensor_bytes.fills(shape, strides):
@@ -234,7 +234,7 @@ class _Notes:
 
     def __init__(self, metadata: Any, header: Mapping[str, Any], path: str) -> None:
         if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-            raise CheckpointCorruptError(path, "its metadata is not made of texts")
+            raise CheckpointCorruptError(path, "its metadata contains values that are not strings")
         ours = strict_json.parse(metadata.get(_OURS, "{}").encode("utf-8", "replace"), path, max_bytes=MAX_HEADER)
         if not isinstance(ours, dict) or not ours.keys() <= {"aliases", "dtypes", "strides"}:
             raise CheckpointCorruptError(path, "its metadata has more than aliases, dtypes and strides")
@@ -243,11 +243,11 @@ class _Notes:
             aliases = {alias: name for alias, name in metadata.items() if name in header and alias not in header}
         for what in (aliases, dtypes, strides):
             if not isinstance(what, dict):
-                raise CheckpointCorruptError(path, "its metadata is not made of JSON objects")
+                raise CheckpointCorruptError(path, "its metadata contains values that are not JSON objects")
         self.aliases: dict[str, str] = aliases
         for alias, name in aliases.items():
             if alias in header or not isinstance(name, str) or name not in header:
-                reason = f"the name {alias[:100]!r} is tied to {str(name)[:100]!r}, which cannot be"
+                reason = f"the name {alias[:100]!r} is tied to {str(name)[:100]!r}, which is invalid"
                 raise CheckpointCorruptError(path, reason)
         self.dtypes: dict[str, torch.dtype] = {}
         for name, text in dtypes.items():
@@ -259,7 +259,7 @@ class _Notes:
             name: read_sizes(value, f"the strides of {name[:100]!r}", path) for name, value in strides.items()
         }
         if not self.strides.keys() <= header.keys():
-            raise CheckpointCorruptError(path, "its metadata has strides of tensors that are not there")
+            raise CheckpointCorruptError(path, "its metadata has strides of tensors that do not exist")
 
 
 def read_sizes(value: Any, what: str, path: str, count: int | None = None) -> list[int]:

@@ -72,7 +72,7 @@ def write_shard(folder: Path, file: str, chunks: Mapping[str, Tensor], needed: i
     """Write this rank's chunks into the folder of rank zero, and return the size and SHA-256."""
     try:
         if not folder.is_dir():
-            hint = "this rank does not see the folder that rank zero has made: all ranks need one file system"
+            hint = "this rank does not see the folder that rank zero created. All ranks need a shared file system"
             raise FileNotFoundError(errno.ENOENT, hint)
         directory = open_folder(folder)
         try:

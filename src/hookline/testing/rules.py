@@ -348,7 +348,7 @@ def failure(factory: Factory) -> None:
                     need(not bomb.fired, f"an error in {where} was lost")
                     continue
                 _no_failures(run.failures)
-                notes = [note for note in getattr(planted, "__notes__", ()) if "failed too" in note]
+                notes = [note for note in getattr(planted, "__notes__", ()) if "also failed" in note]
                 need(not notes, f"after an error in {where}: {'; '.join(notes)}")
 
 

@@ -353,7 +353,7 @@ def test_the_last_good_one_is_not_deleted_for_one_that_the_disk_has_spoilt(
     with pytest.raises(CheckpointCorruptError, match=r"step-00000004/model\.safetensors"):
         fit(hl.Checkpointer("2st", keep_last=1), folder=tmp_path)
     monkeypatch.undo()
-    with pytest.warns(HooklineWarning, match="step-00000002 is used; damaged and passed over: step-00000004"):
+    with pytest.warns(HooklineWarning, match=r"damaged checkpoints: step-00000004.*Using step-00000002\."):
         assert fit(hl.Checkpointer("2st", keep_last=1), folder=tmp_path, resume="auto").clock.step == 8
 
 
@@ -511,8 +511,8 @@ def test_a_name_or_a_folder_that_cannot_work_is_refused_when_the_callback_is_mad
         ({"name": "{step"}, "cannot be filled in"),
         ({"name": "{}-{step}"}, "cannot be filled in"),
         ({"name": "{step}-{val/loss:d}"}, "cannot be filled in"),
-        ({"name": "{step}/{epoch}"}, "it has a '/'"),
-        ({"name": ".{step}"}, "begins with a dot"),
+        ({"name": "{step}/{epoch}"}, "it contains a '/'"),
+        ({"name": ".{step}"}, "starts with a dot"),
         ({"folder": "media"}, "folder=.*: Hookline keeps other files"),
         ({"folder": "media/best"}, "folder=.*: Hookline keeps other files"),
         ({"folder": "./spikes"}, "folder=.*: Hookline keeps other files"),

@@ -89,7 +89,7 @@ def test_with_warn_a_full_disk_costs_one_checkpoint_and_nothing_else(
 @pytest.mark.parametrize("background", [False, True])
 def test_with_raise_a_full_disk_ends_the_run_and_the_old_checkpoint_goes_on(disk: Path, background: bool) -> None:
     folder, others = disk / "run", disk / "others"
-    with pytest.raises(CheckpointWriteError, match="the earlier checkpoints are untouched") as caught:
+    with pytest.raises(CheckpointWriteError, match="Earlier checkpoints are unchanged") as caught:
         fit_large(
             hl.Checkpointer("2st", keep_last=1, background=background),
             Filling(others, full_at=3, free_at=99),

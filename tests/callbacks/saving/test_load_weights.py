@@ -114,13 +114,13 @@ class Payload:
 
 def test_a_file_that_would_run_code_is_refused_and_runs_none(tmp_path: Path) -> None:
     torch.save({"state_dict": weights(), "hyper": Payload(tmp_path / "ran")}, tmp_path / "evil.ckpt")
-    with pytest.raises(CheckpointError, match="which is refused, because a file could run any code"):
+    with pytest.raises(CheckpointError, match="which Hookline refuses because a file could run any code"):
         fit_epoch(hl.LoadWeights(tmp_path / "evil.ckpt"))
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_file_that_is_not_there_is_said_before_training(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointNotFoundError, match="is not there"):
+    with pytest.raises(CheckpointNotFoundError, match="does not exist"):
         fit_epoch(hl.LoadWeights(tmp_path / "nothing.pt"))
 
 
