@@ -297,6 +297,11 @@ def make_unit(host: TorchTNTHost) -> Any:
             self.eval_progress = host.eval_progress
             self.predict_progress = host.predict_progress
 
+        # Callbacks read these in every step. As properties they are found without __getattr__.
+        train_progress = property(lambda self: host.train_progress)
+        eval_progress = property(lambda self: host.eval_progress)
+        predict_progress = property(lambda self: host.predict_progress)
+
         def __getattr__(self, name: str) -> Any:
             for tracked in ("_modules", "_optimizers", "_lr_schedulers", "_progress", "_misc_statefuls"):
                 if name in (found := self.__dict__.get(tracked, {})):
