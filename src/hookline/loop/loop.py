@@ -177,7 +177,7 @@ class Loop:
             loaders: Loader of the batches, or a dict of named loaders.
             stage: ``"val"`` or ``"test"``, the prefix of the metrics.
         """
-        self.engine.check_open("eval_batches")
+        self.engine.begin_call("eval_batches")
         return self.engine.evaluate(loaders, stage)
 
     def predict_batches(self, loader: Any) -> Generator[Any, None, Any]:
@@ -188,7 +188,7 @@ class Loop:
         Args:
             loader: Loader of the batches.
         """
-        self.engine.check_open("predict_batches")
+        self.engine.begin_call("predict_batches")
         return self.engine.predict(loader)
 
     def trial(self) -> AbstractContextManager[Trial]:

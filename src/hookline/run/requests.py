@@ -198,8 +198,8 @@ class Requests:
         """Allow ``run.skip_step()``, or refuse it outside of a step."""
         self.can_skip = can_skip
 
-    def look_for_rest(self, *, evaluates: bool) -> None:
-        """Set whether the end of the next step must check requests, after those of this step.
+    def keep_attention(self, *, evaluates: bool) -> None:
+        """Keep ``attention`` for requests that are left after this step. The end of the next step checks them.
 
         Args:
             evaluates: True if a requested evaluation has not been made yet.

@@ -256,19 +256,24 @@ class Edge:
         return self._world.vote(logged=self._book.has_pending)
 
     def decide(self) -> bool:
-        """Announce a stop, once, and return whether training is over."""
-        requests, stop, line = self._requests, self._requests.agreed.stop, self._line
+        """Announce a stop, keep what is left for the next step, and return whether training is over."""
+        requests = self._requests
         # An evaluation that is asked for now counts in the next step. A custom loop asks `eval_due` itself.
         evaluates = requests.agreed.evaluate and self.evaluate is not None
-        requests.look_for_rest(evaluates=evaluates)
+        requests.keep_attention(evaluates=evaluates)
         self._agenda.replan(self._state.max_duration)
+        self._announce_stop()
+        return self.is_over
+
+    def _announce_stop(self) -> None:
+        """Send ``stop``, and ``interrupt`` before it after Ctrl-C, once."""
+        stop, line = self._requests.agreed.stop, self._line
         if stop is not None and not self._is_announced:
             self._is_announced = True
             self._records.note("interrupt" if stop.interrupt else "stop", f"{stop.reason} (by {stop.by})")
             if stop.interrupt:
                 line.emit(line.hooks.interrupt)
             line.emit(line.hooks.stop)
-        return self.is_over
 
     # -- evaluations -----------------------------------------------------------------------------
 

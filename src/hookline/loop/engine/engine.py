@@ -222,7 +222,7 @@ class Engine:
         self.requests.clear()
         self.data.reset_plans()
         self.edge.open()
-        self.signals.listen(in_fit=self.entry_point in FIT)
+        self.signals.listen(stops_on_interrupt=self.entry_point in FIT)
         try:
             self.opening.open(self.entry_point, self.extend, take_folder=self._take_folder, load=self._load)
             self.evaluator.join_world()
@@ -245,7 +245,7 @@ class Engine:
         if raised is not None and raised is not error:
             raise raised
         stop = self.requests.agreed.stop
-        if raised is None and self.signals.in_fit and stop is not None and stop.by_user:  # Not `TimeLimit`.
+        if raised is None and self.state.in_fit and stop is not None and stop.by_user:  # Not `TimeLimit`.
             if self.settings.interrupt == "raise":
                 raise KeyboardInterrupt
             log_script_continues(self.state)
@@ -302,7 +302,7 @@ class Engine:
 
     def _end(self) -> None:
         """The call has come to its normal end."""
-        in_fit = self.signals.in_fit
+        in_fit = self.state.in_fit
         self.handles.settle()
         if in_fit:
             self.line.emit(self.line.hooks.fit_end)
@@ -315,7 +315,7 @@ class Engine:
             warn_of_still_plateau(self.state, self.settings.eval_every, has_evaluated=self.edge.has_evaluated)
             self.saving.finished()
 
-    def check_open(self, verb: str) -> None:
+    def begin_call(self, verb: str) -> None:
         """Refuse a call outside of ``with``, and finish what the body has left."""
         if not self.is_open:
             raise ScopeError(f"loop.{verb}(): the loop is not open; use it inside `with hl.Loop(…) as loop:`")
@@ -388,7 +388,7 @@ class Engine:
 
     def prepare_training(self, loader: Any) -> bool:
         """Check the loader. Return whether there is anything to train."""
-        self.check_open("batches")
+        self.begin_call("batches")
         state = self.state
         loader = self.data.loader_of("train", loader)
         if state.is_training:
@@ -416,7 +416,7 @@ class Engine:
         """Go through the edge up to the evaluation, and return whether one is due."""
         if self.window.has_batch and self.window.driven:
             self.steps.step()
-        self.check_open("eval_due")
+        self.begin_call("eval_due")
         return self.edge.is_eval_due
 
     # -- evaluation and prediction ---------------------------------------------------------------
@@ -471,7 +471,7 @@ class Engine:
 
     def _can_leave_evaluation(self) -> bool:
         """True if a signal may end an evaluation: in training, only one that a resume makes up."""
-        return self.saving.can_leave_evaluation or not (self.signals.in_fit and self.state.is_training)
+        return self.saving.can_leave_evaluation or not (self.state.in_fit and self.state.is_training)
 
     @contextmanager
     def _saved_if_preempted(self, stage: str, states: dict[str, Any] | None) -> Iterator[None]:
@@ -479,10 +479,12 @@ class Engine:
         try:
             yield
         except Preempted as preempted:
-            if states is not None and preempted.checkpoint is None:
+            is_saved = preempted.checkpoint is not None
+            is_sanity_check = self.state.in_fit and not self.state.is_training and not self.clock.step
+            if states is not None and not is_saved:
                 self.saving.as_before_evaluation(states)
                 raise self.saving.preempted(pending_eval=stage == "val") from None
-            if not self.state.in_fit or not (self.state.is_training or self.clock.step):  # The sanity check.
+            if is_sanity_check or not self.state.in_fit:
                 raise self.saving.preempted() from None
             raise
 

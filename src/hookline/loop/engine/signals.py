@@ -47,19 +47,18 @@ class Signals:
         self._seen: dict[int, int] = {}
         self._first: dict[int, float] = {}
         self._said = self._closed = False
-        self.in_fit = False
-        """True if Ctrl-C is a vote to stop. Otherwise it raises at once."""
+        self._stops_on_interrupt = False  # The first Ctrl-C is a request to stop. Otherwise it raises at once.
 
-    def listen(self, *, in_fit: bool) -> None:
+    def listen(self, *, stops_on_interrupt: bool) -> None:
         """Install the handlers when a run is opened.
 
         Args:
-            in_fit: True if the run trains.
+            stops_on_interrupt: True if the first Ctrl-C is a request to stop. Otherwise it raises at once.
         """
         self._seen.clear()
         self._first.clear()
         self._requests.forget_signal()
-        self.in_fit = in_fit
+        self._stops_on_interrupt = stops_on_interrupt
         if threading.current_thread() is not threading.main_thread():
             if not self._said:
                 self._said = True
@@ -125,7 +124,7 @@ class Signals:
         self._interrupt()
         if count > 1:
             requests.forbid_saving()
-        if count > 1 or (requests.waiting and not requests.voted) or not self.in_fit:
+        if count > 1 or (requests.waiting and not requests.voted) or not self._stops_on_interrupt:
             raise KeyboardInterrupt
 
     def _on_preempt(self, number: int, frame: FrameType | None) -> None:

@@ -85,7 +85,7 @@ class Training:
         """Train a task."""
         steps = self._steps
         with self._training():
-            while self._is_next_epoch():
+            while self._decide_on_next_epoch():
                 feed = self.open_data()
                 if self._begin_epoch(feed):
                     last = MISSING
@@ -98,7 +98,7 @@ class Training:
         edge, steps, window = self._edge, self._steps, self._window
         autocasts = self._precision.dtype is not None
         with self._training(has_body=True):
-            while self._is_next_epoch():
+            while self._decide_on_next_epoch():
                 feed, batch = self.open_data(), MISSING
                 is_over = self._begin_epoch(feed)
                 while not is_over:
@@ -191,8 +191,8 @@ class Training:
             warn=self._saver.is_used,
         )
 
-    def _is_next_epoch(self) -> bool:
-        """Announce a stop. Return whether another epoch follows, or the rest of one that a resumed run has to end."""
+    def _decide_on_next_epoch(self) -> bool:
+        """By all: announce a stop. Return whether another epoch follows, or the rest of one that a resumed run ends."""
         if self._edge.decide() and not self._edge.is_resumed_inside:
             return False
         self._data.check_replaced("train", self._world)
