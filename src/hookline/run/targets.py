@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from typing import Any
 
-PARTS = (tuple, list)  # `tuple | list` would create a new type at every call.
+SEQUENCES = (tuple, list)  # `tuple | list` would create a new type at every call.
 TARGET_KEYS = ("labels", "label", "targets", "target", "y", "masks", "mask")
 """Keys of a target in a dict. The first key that the dict has counts."""
 
@@ -37,7 +37,7 @@ def find_target(batch: Any) -> Any:
         >>> find_target(("inputs", "classes")), find_target({"image": 1}), find_target([1])
         ('classes', None, None)
     """
-    if isinstance(batch, PARTS):
+    if isinstance(batch, SEQUENCES):
         return batch[-1] if len(batch) > 1 else None
     if isinstance(batch, Mapping):
         key = target_key(batch)

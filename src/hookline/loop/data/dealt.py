@@ -15,7 +15,7 @@ from hookline.errors import DataError
 from hookline.loop.data.agreement import Circle, check_alike, digest
 from hookline.loop.data.batches import length, set_epoch, sure_length
 from hookline.loop.data.map import DealtTickets, MapFeed
-from hookline.loop.data.part import Part
+from hookline.loop.data.shard_batch import ShardBatch
 from hookline.loop.data.stripes import Share, Stripes
 
 
@@ -51,7 +51,7 @@ class SharedFeed:
         """Set the largest number of batches that all ranks together take in an epoch."""
         self.limit = batches
 
-    def iterate(self, epoch: int, start: int) -> Iterator[Part]:
+    def iterate(self, epoch: int, start: int) -> Iterator[ShardBatch]:
         """Return the batches of this rank in an epoch. All ranks must call it.
 
         Args:
@@ -99,7 +99,7 @@ class DealtMap(SharedFeed):
         self._sure = loader.collate_fn is default_collate
         self.length, self.notes, self.stride = self._inner.length, self._inner.notes, share.shares
 
-    def iterate(self, epoch: int, start: int) -> Iterator[Part]:
+    def iterate(self, epoch: int, start: int) -> Iterator[ShardBatch]:
         tickets = self.tickets
         if not isinstance(tickets, DealtTickets):
             raise TypeError(f"{type(tickets).__name__} deals nothing out")
@@ -115,13 +115,13 @@ class DealtMap(SharedFeed):
             "give all ranks the same data set and a sampler that draws from torch, random or numpy.random, not from a "
             "generator that is seeded by the rank; where each rank has a data set of its own, set sharded = True on it",
         )
-        return self._parts(batches, tickets)
+        return self._shard_batches(batches, tickets)
 
-    def _parts(self, batches: Iterator[Any], tickets: DealtTickets) -> Iterator[Part]:
+    def _shard_batches(self, batches: Iterator[Any], tickets: DealtTickets) -> Iterator[ShardBatch]:
         for batch in batches:
             piece = tickets.dealt.popleft()
             known = piece.known if self._sure else None
-            yield Part(batch, piece.counts, piece.samples, known, piece.is_last, piece.first, piece.then_idle)
+            yield ShardBatch(batch, piece.counts, piece.samples, known, piece.is_last, piece.first, piece.then_idle)
 
     def close(self) -> None:
         self._inner.close()
@@ -153,7 +153,7 @@ class DealtSequence(SharedFeed):
         self._count = count if type(loader) in (list, tuple) else None
         self.length, self.stride = sure_length(loader), share.shares
 
-    def iterate(self, epoch: int, start: int) -> Iterator[Part]:
+    def iterate(self, epoch: int, start: int) -> Iterator[ShardBatch]:
         if self._tells:
             set_epoch(self._loader, epoch)
         size = self.length = len(self._loader)
@@ -166,9 +166,9 @@ class DealtSequence(SharedFeed):
         check_alike(self.circle, "the number of batches is", size, fix)
         end = int(min(size, self.limit))
         self.begins_idle = start + self.share.part >= end
-        return self._parts(start, end)
+        return self._shard_batches(start, end)
 
-    def _parts(self, start: int, end: int) -> Iterator[Part]:
+    def _shard_batches(self, start: int, end: int) -> Iterator[ShardBatch]:
         loader, (shares, part) = self._loader, self.share
         batch, first = None, 0
         for number in range(start, end, shares):
@@ -180,7 +180,7 @@ class DealtSequence(SharedFeed):
                 batch = loader[number]
             place = None if self._count is None else first + self._samples(number, mine)
             then_idle = not is_last and mine + shares >= end
-            yield Part(batch, counts, None, None, is_last, place if counts else None, then_idle and counts)
+            yield ShardBatch(batch, counts, None, None, is_last, place if counts else None, then_idle and counts)
             if self._count is not None:
                 first += self._samples(number, min(number + shares, end))
 

@@ -16,7 +16,7 @@ from hookline.errors import DataError
 from hookline.loop.data.agreement import Circle, check_alike, count_of, digest
 from hookline.loop.data.dealt import SharedFeed
 from hookline.loop.data.feed import Feed
-from hookline.loop.data.part import Part
+from hookline.loop.data.shard_batch import ShardBatch
 from hookline.loop.data.stream import OneShotFeed, StatefulFeed
 from hookline.loop.data.stripes import Share
 
@@ -36,14 +36,14 @@ class OwnShare(SharedFeed):
         self.length, self.stride, self.own = inner.length, 1, share.shares
         self.notes = (*inner.notes, _own_note("a DistributedSampler gives this rank its share"))
 
-    def iterate(self, epoch: int, start: int) -> Iterator[Part]:
+    def iterate(self, epoch: int, start: int) -> Iterator[ShardBatch]:
         batches = self._inner.iterate(epoch, start)
         self.length = self._inner.length
         fix = "a DistributedSampler gives all ranks as many; give all of them the same data set and batch size"
         check_alike(self.circle, "the number of batches is", self.length, fix)
         end = int(min(self.length or 0, -(-self.limit // self.share.shares)))
         numbered = enumerate(islice(batches, max(0, end - start)), start + 1)
-        return (Part(batch, is_last=number == end) for number, batch in numbered)
+        return (ShardBatch(batch, is_last=number == end) for number, batch in numbered)
 
     def close(self) -> None:
         self._inner.close()
@@ -80,7 +80,7 @@ class Rounds(SharedFeed):
         self._ahead: list[Any] | None = None  # the round read ahead of an iterator, which cannot be read again
         self._state: dict[str, Any] | None = None  # the state of the inner feed before that round
 
-    def iterate(self, epoch: int, start: int) -> Iterator[Part]:
+    def iterate(self, epoch: int, start: int) -> Iterator[ShardBatch]:
         state, ahead = self._state, self._ahead if isinstance(self._inner, OneShotFeed) else None
         self._state = self._ahead = None
         if isinstance(self._inner, StatefulFeed) and start and state is not None and state["at"] == [epoch, start]:
@@ -88,7 +88,7 @@ class Rounds(SharedFeed):
             self._inner.load_state_dict(state)
         return self._rounds(self._inner.iterate(epoch, start), ahead, start)
 
-    def _rounds(self, batches: Iterator[Any], ahead: list[Any] | None, start: int) -> Iterator[Part]:
+    def _rounds(self, batches: Iterator[Any], ahead: list[Any] | None, start: int) -> Iterator[ShardBatch]:
         shares, part = self.share
         limit = self.limit - start * self.own  # the number of batches that all ranks together may still read
         group = self._read(batches, limit) if ahead is None else ahead
@@ -111,7 +111,7 @@ class Rounds(SharedFeed):
                 )
             then_idle = more and (mine >= len(following) or (number + 1) * shares + part >= limit)
             place = None if self._count is None else first + sum(self._count(b)[0] for b in group[:mine])
-            yield Part(last, counts, None, None, not more, place if counts else None, then_idle and counts)
+            yield ShardBatch(last, counts, None, None, not more, place if counts else None, then_idle and counts)
             first += 0 if self._count is None else sum(self._count(batch)[0] for batch in group)
             group, number = following, number + 1
 

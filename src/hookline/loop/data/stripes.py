@@ -23,7 +23,7 @@ class Share(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """The samples that one rank reads in one round. See ``Part`` for the other fields."""
+    """The samples that one rank reads in one round. See ``ShardBatch`` for the other fields."""
 
     number: int
     """Number of the batch in the loader. In a split group, the number of its first batch."""

@@ -95,7 +95,7 @@ class Agenda:
             self.look()
 
     @property
-    def has_parts(self) -> bool:
+    def has_epoch_fractions(self) -> bool:
         """True if something is due at fractions of an epoch."""
         schedules = (self._logs, self._evals, *self.saves)
         return any(isinstance(s, Schedule) and s.every.unit == PASSES for s in schedules)

@@ -234,8 +234,8 @@ class LoopAnswers:
         return indices
 
     def eval_shard(self) -> EvalShard | None:
-        part = self._loop.evaluator.part
-        return None if part is None else EvalShard(part.first, part.is_final)
+        shard = self._loop.evaluator.shard
+        return None if shard is None else EvalShard(shard.first, shard.is_final)
 
     # -- steps and settings ------------------------------------------------------------------------
 

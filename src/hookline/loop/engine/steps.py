@@ -19,7 +19,7 @@ from hookline.events import Scopes
 from hookline.events.line import Table
 from hookline.loop.data.batches import END, LEFT
 from hookline.loop.data.fetcher import Fetcher
-from hookline.loop.data.part import Part
+from hookline.loop.data.shard_batch import ShardBatch
 from hookline.loop.data.training_data import TrainingData
 from hookline.loop.engine.agenda import Agenda
 from hookline.loop.engine.edge import Edge
@@ -49,7 +49,7 @@ from hookline.loop.tasks.supervised import own_loss_of, title_of
 from hookline.loop.world.leaving import stop_in_batch
 from hookline.loop.world.world import World
 from hookline.run import MISSING, Run, RunState
-from hookline.run.targets import PARTS
+from hookline.run.targets import SEQUENCES
 
 Count = Callable[[Any], tuple[int, int | None]]
 
@@ -78,7 +78,7 @@ class Steps:
 
     # What every step touches lies side by side in memory.
     __slots__ = (
-        "_agenda", "_autocasts", "_book", "_clock", "_data", "_drives_updates", "_edge", "_fetcher", "_gives_parts",
+        "_agenda", "_autocasts", "_book", "_clock", "_data", "_drives_updates", "_edge", "_fetcher", "_gives_shards",
         "_handles", "_has_closure", "_is_alone", "_is_bare", "_is_plain", "_is_scaled", "_line", "_loss_weights",
         "_losses", "_move", "_names", "_precision", "_records", "_requests", "_schedulers", "_scopes", "_state",
         "_weights", "_window", "_world", "count", "keeps_losses",
@@ -119,7 +119,7 @@ class Steps:
         self._has_closure = False
         self.count = count
         """Counts the samples and tokens of a batch."""
-        self._gives_parts = False
+        self._gives_shards = False
         self.keeps_losses = keeps_losses
         """The losses become metrics."""
         self._losses: dict[str, Series] = {}
@@ -138,8 +138,8 @@ class Steps:
             raise SetupError(f"loop.accumulate = {batches!r}: give 1 or more batches, at the edge of a step")
         self._window.set_size(batches)
         self._clock.set_lengths(batches_per_step=batches)
-        if self._agenda.has_parts:
-            self._agenda.look_now()  # Parts of an epoch end at other steps.
+        if self._agenda.has_epoch_fractions:
+            self._agenda.look_now()  # Fractions of an epoch end at other steps.
         # One batch per step in one process needs no weights: a plain backward, bitwise that of a bare loop.
         self._is_plain = batches == 1 and self._state.world_size == 1
         self._is_bare = self._is_plain and not self._is_scaled
@@ -154,14 +154,14 @@ class Steps:
         self._names = tuple(self._state.optimizers)
         self._has_closure = any(map(needs_closure, self._state.optimizers.values()))
 
-    def open_epoch(self, count: Count, *, gives_parts: bool) -> None:
+    def open_epoch(self, count: Count, *, gives_shards: bool) -> None:
         """An epoch begins.
 
         Args:
             count: Counts the samples and tokens of a batch.
-            gives_parts: True if the training data gives shards of a batch, as in several processes.
+            gives_shards: True if the training data gives shards of a batch, as in several processes.
         """
-        self.count, self._gives_parts = count, gives_parts
+        self.count, self._gives_shards = count, gives_shards
 
     # -- with a task -----------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class Steps:
             batch = state.batch
             samples, tokens = state.samples, state.tokens = count(batch)
             # A plain model with a loss of torch is called directly, because the methods of a task would take 4 µs.
-            is_direct = compute is not None and batch.__class__ in PARTS and len(batch) == 2
+            is_direct = compute is not None and batch.__class__ in SEQUENCES and len(batch) == 2
             if is_direct and (hooks.forward_start or hooks.forward_end or modules["loss"] is not compute):
                 is_direct = False
             try:
@@ -327,7 +327,7 @@ class Steps:
                 self.drop_batch(stop.reason, title_of(task))
             else:
                 self._finish_batch(found)
-            self.end_part()
+            self.end_shard()
             batch = found = None  # They would stay in memory until the next ones are there.
             if not window.count and edge.is_due and edge.advance():
                 return MISSING
@@ -358,7 +358,7 @@ class Steps:
                 return MISSING
         return batch
 
-    def try_batch(self, run: Run, batch: Any, part: Part) -> Any:
+    def try_batch(self, run: Run, batch: Any, shard: ShardBatch) -> Any:
         """Make one step of a trial, on a batch that no loader gives. Return its loss, or ``MISSING``."""
         state, window, task = self._state, self._window, self._state.task
         self.drop()  # A step that has failed.
@@ -369,7 +369,7 @@ class Steps:
         window.begin(self._clock)
         window.add_batch(is_last=True)
         if not self._world.is_alone:
-            self._take_part(part, mutes=False)
+            self._take_shard(shard, mutes=False)
         with self._precision.autocast(enabled=self._autocasts):
             if self._has_closure:
                 self.step(closure=partial(task.train_batch, run, state.batch))
@@ -399,9 +399,9 @@ class Steps:
         requests.waiting = False
         if batch is END or batch is LEFT:  # The last batch stays on `run`, for the hooks of the edge.
             return batch
-        part = batch if self._gives_parts else None
-        is_last = data.count_batch(is_last=part is not None and part.is_last)
-        batch = batch if part is None else part.batch
+        shard = batch if self._gives_shards else None
+        is_last = data.count_batch(is_last=shard is not None and shard.is_last)
+        batch = batch if shard is None else shard.batch
         if self._move is not None:
             state.show_batch(MISSING)  # The last batch is not kept while this one is moved.
             batch = self._move(batch)
@@ -422,8 +422,8 @@ class Steps:
         if hooks.around_batch or hooks.train_batch_start:
             self._open_batch(hooks)
         state.samples, state.tokens = self.count(state.batch)
-        if part is not None:
-            self._take_part(part, mutes=True)
+        if shard is not None:
+            self._take_shard(shard, mutes=True)
         return state.batch
 
     def _open_step(self, hooks: Table) -> None:
@@ -458,23 +458,23 @@ class Steps:
         self._line.emit(self._line.hooks.batch_fetch_start)
         self._state.show_again(shown)  # Not after an error: the batch is over.
 
-    def _take_part(self, part: Part, *, mutes: bool) -> None:
+    def _take_shard(self, shard: ShardBatch, *, mutes: bool) -> None:
         """The batch is a shard of all ranks' batches. It may be there only for the other ranks, and counts nothing."""
         state, world = self._state, self._world
         if self._window.count == 1:
-            self._window.set_unit(world.unit(part.known, scaled=self._is_scaled))
-        known = part.known if part.samples in (None, state.samples) and state.tokens is None else None
-        if not part.counts:
+            self._window.set_unit(world.unit(shard.known, scaled=self._is_scaled))
+        known = shard.known if shard.samples in (None, state.samples) and state.tokens is None else None
+        if not shard.counts:
             state.count_batch(0, state.tokens and 0)
-        if mutes and part.counts:
+        if mutes and shard.counts:
             self._book.unmute()
         elif mutes:
             self._book.mute()
-        world.fetched(state.samples, state.tokens, counts=part.counts, known=known)
+        world.fetched(state.samples, state.tokens, counts=shard.counts, known=known)
 
-    def end_part(self) -> None:
+    def end_shard(self) -> None:
         """The batch is over: values that are logged from here on count."""
-        if self._gives_parts:
+        if self._gives_shards:
             self._book.unmute()
 
     # -- the second half: backward and update ---------------------------------------------------
@@ -518,7 +518,7 @@ class Steps:
             if self._is_bare and optimizer is None:
                 loss.backward()
             else:
-                weight = self._backward_of_part(loss, names, optimizer, weight, is_weighted=is_weighted)
+                weight = self._backward_with_share(loss, names, optimizer, weight, is_weighted=is_weighted)
             if self.keeps_losses:
                 self._keep_loss(loss, names, optimizer, weight)
         except Exception as error:
@@ -532,7 +532,7 @@ class Steps:
                 count_weight(name, window.count, weight, window.weights, window.weighed, state.where)
         return None
 
-    def _backward_of_part(
+    def _backward_with_share(
         self, loss: Any, names: tuple[str, ...], optimizer: Any, weight: Any, *, is_weighted: bool
     ) -> Any:
         """Differentiate a loss that is one of several in the step, is scaled, or is of one optimizer only."""
@@ -624,7 +624,7 @@ class Steps:
     def complete_window(self) -> bool:
         """Update the weights and end the step, unless it is skipped. Return whether the weights changed."""
         requests, window = self._requests, self._window
-        if self._gives_parts:
+        if self._gives_shards:
             self._book.unmute()  # A value that is logged from here on belongs to the step, not to the batch.
         if not self._is_alone:
             self._world.complete_window(window.weights, window.driven)

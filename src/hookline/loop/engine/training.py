@@ -21,7 +21,7 @@ from hookline.loop.engine.window import AccumulationWindow
 from hookline.loop.evaluation.handles import Handles
 from hookline.loop.model.gradients import clear_gradients
 from hookline.loop.model.precision import Precision
-from hookline.loop.record.notices import warn_of_parts
+from hookline.loop.record.notices import warn_of_epoch_fractions
 from hookline.loop.saving.saver import Saver
 from hookline.loop.settings import Settings
 from hookline.loop.tasks.supervised import SupervisedTask
@@ -114,7 +114,7 @@ class Training:
                     self._world.body_ended()
                     if window.has_batch:  # The body stepped its optimizers itself.
                         steps.step()
-                    steps.end_part()
+                    steps.end_shard()
                     if not window.count and edge.is_due:
                         is_over = edge.advance()
                 self._end_epoch(feed, batch)
@@ -205,7 +205,7 @@ class Training:
         edge.leave_if_preempted(pending_eval=is_pending)
         # The run has ended before the resume. A stop that is asked for now is met at the end of a step.
         has_ended = is_resumed_inside and edge.is_over
-        self._steps.open_epoch(self._counting(), gives_parts=isinstance(feed, SharedFeed))
+        self._steps.open_epoch(self._counting(), gives_shards=isinstance(feed, SharedFeed))
         data.begin_epoch(feed)
         edge.start_epoch()
         epoch = 0 if data.repeat_epoch else clock.epoch
@@ -213,10 +213,10 @@ class Training:
         data.measure_epoch(feed)  # Not before: a hook or `set_epoch` may have changed the data.
         if not math.isinf(data.length):
             clock.set_lengths(epoch_batches=int(data.length))
-        elif clock.epoch_batches is None and agenda.has_parts:
-            warn_of_parts(self._state.rank)
-        if agenda.has_parts:
-            agenda.look_now()  # When a part of this epoch is done is known only now.
+        elif clock.epoch_batches is None and agenda.has_epoch_fractions:
+            warn_of_epoch_fractions(self._state.rank)
+        if agenda.has_epoch_fractions:
+            agenda.look_now()  # The steps at fractions of this epoch are known only now.
         if is_resumed_inside:  # Its hooks and its iterator have drawn their numbers before the checkpoint.
             self._restore_random()
         self._random = None

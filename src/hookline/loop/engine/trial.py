@@ -14,7 +14,7 @@ from hookline.errors import DataError, ScopeError, SetupError
 from hookline.loop.data import Feed, SharedFeed
 from hookline.loop.data.batches import is_one_shot
 from hookline.loop.data.loaders import check_loader
-from hookline.loop.data.part import Part
+from hookline.loop.data.shard_batch import ShardBatch
 from hookline.loop.data.training_data import make_feed
 from hookline.loop.engine.edge import Epoch
 from hookline.loop.evaluation.untouched import same_gradients, same_modes
@@ -36,7 +36,7 @@ class Trial:
 
     def __init__(self, loop: Engine) -> None:
         self._loop = loop
-        self._part = Part(None)  # The last batch that `batches` has yielded.
+        self._shard = ShardBatch(None)  # The last batch that `batches` has yielded.
 
     def batches(self, count: int, loader: Any = None, *, whole: bool = False) -> Iterator[Any]:
         """Iterate over the first batches of a loader, and again from its start if it has fewer.
@@ -61,8 +61,8 @@ class Trial:
             while given < count:
                 before = given
                 for batch in feed.iterate(epoch, 0):
-                    self._part = batch if isinstance(feed, SharedFeed) else Part(batch)
-                    yield self._part.batch
+                    self._shard = batch if isinstance(feed, SharedFeed) else ShardBatch(batch)
+                    yield self._shard.batch
                     given += 1
                     if given == count:
                         return
@@ -82,7 +82,7 @@ class Trial:
             SetupError: If ``train_batch`` returns no loss.
         """
         loop, task, run = self._loop, self._loop.state.task, self._loop.run
-        found = loop.steps.try_batch(run, batch, self._part if self._part.batch is batch else Part(batch))
+        found = loop.steps.try_batch(run, batch, self._shard if self._shard.batch is batch else ShardBatch(batch))
         if found is MISSING:
             raise SetupError(f"{title_of(task)}.train_batch gave no loss, so a trial cannot judge its steps")
         return found.detach().clone()  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ from hookline.errors import DataError, Preempted
 from hookline.events import Scopes
 from hookline.loop.data.batches import END, LEFT, begun, generators, second_iterator, sure_length
 from hookline.loop.data.fetcher import Fetcher
-from hookline.loop.data.part import Part
+from hookline.loop.data.shard_batch import ShardBatch
 from hookline.loop.data.training_data import TrainingData
 from hookline.loop.data.workers import Workers, end_at_exit, ignoring_workers
 from hookline.loop.evaluation.handles import Handles
@@ -100,7 +100,7 @@ class Evaluator:
         self._line, self._requests, self._clock = state.line, state.requests, state.clock
         self._joined = world
         self.leave_world()
-        self.part: Part | None = None
+        self.shard: ShardBatch | None = None
         """In several processes: the shard of the batch under way."""
 
     def leave_world(self) -> None:
@@ -236,7 +236,7 @@ class Evaluator:
         clock, autocasts, seen = self._clock.eval, self._precision.dtype is not None, 0
         for batch in batches:
             seen += 1
-            if not world.is_alone and (self._leave() or (self.part is not None and not self.part.counts)):
+            if not world.is_alone and (self._leave() or (self.shard is not None and not self.shard.counts)):
                 world.before_eval_batch()
                 yield from self._idle_batch(batch)
                 world.body_ended()
@@ -303,28 +303,28 @@ class Evaluator:
 
     def _fetched_shard(self, loader: Any, limit: int | None) -> Iterator[Any]:
         """Give the batches of this rank between the events of their fetch. A batch that does not count has none."""
-        state, line, move, before = self._state, self._line, self._move, self.part
+        state, line, move, before = self._state, self._line, self._move, self.shard
         may_be_left = self._may_be_left()
         most = min(limit or math.inf, self._data.limit(state.stage))
         feed = open_shard(loader, self._world, self._data.seed, state.stage, self._count, most)
         try:
-            parts = begun(lambda: feed.iterate(self._clock.step, 0))
+            shards = begun(lambda: feed.iterate(self._clock.step, 0))
             idle, ends = feed.begins_idle, False
             while not ends:
                 if line.hooks.batch_fetch_start and not idle:
                     line.emit(line.hooks.batch_fetch_start)
-                part = self._next(parts, may_be_left=may_be_left)
-                if part is LEFT or part is END:
+                shard = self._next(shards, may_be_left=may_be_left)
+                if shard is LEFT or shard is END:
                     return
                 self._world.beat()
-                self.part = part
-                state.show_batch(part.batch if move is None else move(part.batch))
-                if line.hooks.batch_fetch_end and part.counts:
+                self.shard = shard
+                state.show_batch(shard.batch if move is None else move(shard.batch))
+                if line.hooks.batch_fetch_end and shard.counts:
                     line.emit(line.hooks.batch_fetch_end)
                 yield state.batch
-                ends, idle = part.is_last, part.then_idle or not part.counts
+                ends, idle = shard.is_last, shard.then_idle or not shard.counts
         finally:
-            self.part = before
+            self.shard = before
             feed.close()
 
     def _idle_batch(self, batch: Any) -> Generator[Any, None, None]:

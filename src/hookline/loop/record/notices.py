@@ -19,7 +19,7 @@ logger = logging.getLogger("hookline")
 EXTEND = "fit(…, extend='2ep')"
 
 
-def warn_of_parts(rank: int) -> None:
+def warn_of_epoch_fractions(rank: int) -> None:
     """Warn that a loader without a length has no fractions of an epoch in its first epoch."""
     if not rank:
         logger.warning(

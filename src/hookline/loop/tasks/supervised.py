@@ -16,7 +16,7 @@ from hookline.loop.tasks.loss_weights import LossWeights
 from hookline.loop.tasks.task import Task, counter
 from hookline.progress.counted import counted
 from hookline.run.state import MISSING
-from hookline.run.targets import PARTS, TARGET_KEYS, argument_names, find_target, model_inputs
+from hookline.run.targets import SEQUENCES, TARGET_KEYS, argument_names, find_target, model_inputs
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -100,7 +100,7 @@ class SupervisedTask(Task[Any]):
                 batch = state.batch
         model: Any = self._modules["model"]  # nn.Module.__getattr__ would take 0.4 µs.
         try:
-            if isinstance(batch, PARTS):
+            if isinstance(batch, SEQUENCES):
                 outputs = model(batch[0]) if len(batch) <= 2 else model(*batch[:-1])
             elif isinstance(batch, Mapping):
                 outputs = model(**model_inputs(batch, self._arguments_of(model)))
@@ -124,7 +124,7 @@ class SupervisedTask(Task[Any]):
         """Return the loss of a batch, or a dict with the loss and its weight."""
         compute = self._modules.get("loss") or self.loss
         weights = self.loss_weights
-        if isinstance(batch, PARTS) and batch:
+        if isinstance(batch, SEQUENCES) and batch:
             targets = batch[-1]
         elif (targets := find_target(batch)) is None:
             targets = batch
@@ -208,7 +208,7 @@ def note_model_error(error: Exception, model: nn.Module, batch: Any) -> None:
         given = describe_arguments(model_inputs(batch, argument_names(model.forward)))
         note = f"in {type(model).__name__}, called with {given}"
     elif not note:
-        inputs = (batch[:1] if len(batch) <= 2 else batch[:-1]) if isinstance(batch, PARTS) else (batch,)
+        inputs = (batch[:1] if len(batch) <= 2 else batch[:-1]) if isinstance(batch, SEQUENCES) else (batch,)
         note = f"in {type(model).__name__}, called with {' and '.join(map(describe, inputs))}"
     error.add_note(note)
 
@@ -239,7 +239,7 @@ def _misfit(model: nn.Module, batch: Any) -> str:
         by_name = model_inputs(batch, argument_names(model.forward))
         called = [f"{name}=…" for name in by_name]
         how, instead = "a dict, so that the model is called by its names", "give the batch the names of the arguments"
-    elif isinstance(batch, PARTS):
+    elif isinstance(batch, SEQUENCES):
         inputs = batch[:1] if len(batch) <= 2 else batch[:-1]
         called = [type(part).__name__ for part in inputs]
         which = "its first part" if len(batch) <= 2 else "all but the last part"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 
-class Part(NamedTuple):
+class ShardBatch(NamedTuple):
     """A batch of this rank, with facts about the batches of the other ranks in the same round."""
 
     batch: Any
