@@ -213,7 +213,7 @@ def watch_folds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def steps_by_halves() -> Iterator[None]:
     """Let a trainer make its steps with the halves that custom loops use, and not with the text of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Steps, "is_simple", False)
+        patch.setattr(Steps, "fits_of_task", False)
         yield
 
 

@@ -210,7 +210,7 @@ class LoopAnswers:
         return self._loop.data.position
 
     def batch_size(self, batch: Any) -> int:
-        return self._loop.steps.count(batch)[0]
+        return self._loop.steps.count_samples(batch)[0]
 
     def to_device(self, batch: Any) -> Any:
         return self._loop.move(batch)
@@ -253,7 +253,7 @@ class LoopAnswers:
         self._loop.steps.set_accumulate(batches)
 
     def window_is_full(self) -> bool:
-        return self._loop.window.is_full
+        return self._loop.window.is_last_batch
 
     def interval_may_end(self) -> bool:
         return self._loop.clock.step >= self._loop.agenda.wake

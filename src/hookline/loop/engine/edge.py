@@ -174,7 +174,7 @@ class Edge:
             self._evaluate_if_due()
             if self._is_epoch_end:
                 self.end_epoch()
-        if not self._window.skipped:
+        if not self._window.last_was_skipped:
             self._line.emit(self._line.hooks.step_settled)
         if self._roll_back():  # Asked for in the evaluation, at the end of the epoch, or just now.
             self._look()

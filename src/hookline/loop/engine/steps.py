@@ -78,10 +78,10 @@ class Steps:
 
     # What every step touches lies side by side in memory.
     __slots__ = (
-        "_agenda", "_autocasts", "_book", "_clock", "_data", "_drives_updates", "_edge", "_fetcher", "_gives_shards",
-        "_handles", "_has_closure", "_is_alone", "_is_bare", "_is_plain", "_is_scaled", "_line", "_loss_weights",
-        "_losses", "_move", "_names", "_precision", "_records", "_requests", "_schedulers", "_scopes", "_state",
-        "_weights", "_window", "_world", "count", "keeps_losses",
+        "_agenda", "_autocasts", "_book", "_calls_backward_directly", "_clock", "_data", "_drives_updates", "_edge",
+        "_fetcher", "_gives_shards", "_handles", "_has_closure", "_is_alone", "_is_scaled", "_is_whole_step", "_line",
+        "_loss_weights", "_losses", "_model_weights", "_move", "_names", "_precision", "_records", "_requests",
+        "_schedulers", "_scopes", "_state", "_window", "_world", "count_samples", "keeps_losses",
     )  # fmt: skip
 
     def __init__(
@@ -108,7 +108,7 @@ class Steps:
         accumulate: int,
     ) -> None:
         self._state, self._world, self._scopes, self._book, self._records = state, world, scopes, book, records
-        self._fetcher, self._data, self._precision, self._weights = fetcher, data, precision, weights
+        self._fetcher, self._data, self._precision, self._model_weights = fetcher, data, precision, weights
         self._loss_weights, self._schedulers, self._agenda, self._edge = loss_weights, schedulers, agenda, edge
         self._window, self._handles, self._move = window, handles, move
         self._line, self._clock, self._requests = state.line, state.clock, state.requests
@@ -117,7 +117,7 @@ class Steps:
         self._autocasts, self._is_scaled = precision.dtype is not None, precision.scaler is not None
         self._names: tuple[str, ...] = ()
         self._has_closure = False
-        self.count = count
+        self.count_samples = count
         """Counts the samples and tokens of a batch."""
         self._gives_shards = False
         self.keeps_losses = keeps_losses
@@ -140,12 +140,12 @@ class Steps:
         self._clock.set_lengths(batches_per_step=batches)
         if self._agenda.has_epoch_fractions:
             self._agenda.look_now()  # Fractions of an epoch end at other steps.
-        # One batch per step in one process needs no weights: a plain backward, bitwise that of a bare loop.
-        self._is_plain = batches == 1 and self._state.world_size == 1
-        self._is_bare = self._is_plain and not self._is_scaled
+        # One batch per step in one process is the whole step: it needs no share, and backward is that of a bare loop.
+        self._is_whole_step = batches == 1 and self._state.world_size == 1
+        self._calls_backward_directly = self._is_whole_step and not self._is_scaled
 
     @property
-    def is_simple(self) -> bool:
+    def fits_of_task(self) -> bool:
         """True if ``of_task`` can make the steps: one process, one optimizer without a closure, and no autocast."""
         return self._is_alone and len(self._names) == 1 and not self._has_closure and not self._autocasts
 
@@ -161,12 +161,12 @@ class Steps:
             count: Counts the samples and tokens of a batch.
             gives_shards: True if the training data gives shards of a batch, as in several processes.
         """
-        self.count, self._gives_shards = count, gives_shards
+        self.count_samples, self._gives_shards = count, gives_shards
 
     # -- with a task -----------------------------------------------------------------------------
 
     def of_task(self, run: Run) -> Any:
-        """Make the steps of an epoch with the task, if ``is_simple`` is true.
+        """Make the steps of an epoch with the task, if ``fits_of_task`` is true.
 
         One process, one optimizer and no scaling need none of the halves below: their text is written out here,
         because a step of a small model is made in a few microseconds. Any other step goes through the halves.
@@ -175,13 +175,13 @@ class Steps:
             ``END`` or ``LEFT`` as ``next_batch`` does, or ``MISSING`` at the last edge.
         """
         state, line, clock, requests, window = self._state, self._line, self._clock, self._requests, self._window
-        data, edge, agenda, weigh = self._data, self._edge, self._agenda, self._loss_weights
-        task, emit, iterator, count = state.task, line.emit, data.iterator, self.count
+        data, edge, agenda, loss_weights = self._data, self._edge, self._agenda, self._loss_weights
+        task, emit, iterator, count = state.task, line.emit, data.iterator, self.count_samples
         train_batch, fetcher, move = task.train_batch, self._fetcher, self._move
         losses, name = self._losses.get("train/loss"), self._names[0]
         compute, modules = own_loss_of(task), task._modules
-        if compute is not None and weigh is not None and weigh.loss is not compute:
-            weigh.choose(compute, modules["model"])
+        if compute is not None and loss_weights is not None and loss_weights.loss is not compute:
+            loss_weights.choose(compute, modules["model"])
         while True:
             hooks = line.hooks
             if hooks.batch_fetch_start:
@@ -205,9 +205,9 @@ class Steps:
                 if hooks.around_step or hooks.train_step_start:
                     self._open_step(hooks)
                     hooks = line.hooks
-            is_plain = self._is_plain
+            is_whole_step = self._is_whole_step
             window.count = batches = window.count + 1
-            window.has_batch, window.is_full = True, batches >= window.size or position == data.length
+            window.has_batch, window.is_last_batch = True, batches >= window.size or position == data.length
             if position == data.length:
                 edge.reach_epoch_end()
             if hooks.around_batch or hooks.train_batch_start:
@@ -215,11 +215,11 @@ class Steps:
             batch = state.batch
             samples, tokens = state.samples, state.tokens = count(batch)
             # A plain model with a loss of torch is called directly, because the methods of a task would take 4 µs.
-            is_direct = compute is not None and batch.__class__ in SEQUENCES and len(batch) == 2
-            if is_direct and (hooks.forward_start or hooks.forward_end or modules["loss"] is not compute):
-                is_direct = False
+            calls_model_directly = compute is not None and batch.__class__ in SEQUENCES and len(batch) == 2
+            if calls_model_directly and (hooks.forward_start or hooks.forward_end or modules["loss"] is not compute):
+                calls_model_directly = False
             try:
-                if is_direct:
+                if calls_model_directly:
                     outputs = state.outputs = modules["model"](batch[0])
                     loss = compute(outputs, batch[1])
                 else:
@@ -230,25 +230,25 @@ class Steps:
                     return MISSING
                 continue
             except Exception as error:
-                if is_direct:
+                if calls_model_directly:
                     task.note_error(error, state.outputs, batch)
                 raise
             hooks = line.hooks
-            is_odd = loss.__class__ is not Tensor or window.driven or requests.agreed.skip
-            if is_odd or (window.weights and window.has_loss_of(name, is_plain=is_plain)):
-                if is_direct and weigh is not None:
-                    weigh.computed(outputs, batch, batch[1])
+            takes_second_half = loss.__class__ is not Tensor or window.driven or requests.agreed.skip
+            if takes_second_half or (window.weight_sums and window.has_loss_of(name, is_whole_step=is_whole_step)):
+                if calls_model_directly and loss_weights is not None:
+                    loss_weights.computed(outputs, batch, batch[1])
                 self._finish_batch(loss)
             else:
                 state.loss = loss
-                if weigh is None or (losses is None and is_plain):
+                if loss_weights is None or (losses is None and is_whole_step):
                     weight = None
-                elif is_direct and is_plain:
-                    weight = weigh.of_pair(outputs, batch)
+                elif calls_model_directly and is_whole_step:
+                    weight = loss_weights.of_pair(outputs, batch)
                 else:
-                    if is_direct:
-                        weigh.computed(outputs, batch, batch[1])
-                    weight = weigh.in_training(needed=not is_plain)
+                    if calls_model_directly:
+                        loss_weights.computed(outputs, batch, batch[1])
+                    weight = loss_weights.in_training(needed=not is_whole_step)
                 if weight is None:
                     weight = samples
                 outputs = None  # Outputs may be large.
@@ -260,7 +260,7 @@ class Steps:
                 try:
                     if loss.ndim:
                         raise TypeError  # Explained below.
-                    if is_plain:
+                    if is_whole_step:
                         loss.backward()
                     else:
                         self._backward_in_window(loss, name, weight)
@@ -279,10 +279,10 @@ class Steps:
                 if tokens is not None:
                     clock.token += tokens
                 window.has_batch = False
-                if not is_plain:
+                if not is_whole_step:
                     if losses is not None:
                         window.losses.append((losses, value, weight))
-                    if window.is_full:
+                    if window.is_last_batch:
                         self.complete_window()
                 else:
                     self._update(name)
@@ -364,7 +364,7 @@ class Steps:
         self.drop()  # A step that has failed.
         self._requests.allow_skip(True)
         state.show_batch(batch if self._move is None else self._move(batch))
-        state.count_batch(*self.count(state.batch))
+        state.count_batch(*self.count_samples(state.batch))
         self._world.begin_window()
         window.begin(self._clock)
         window.add_batch(is_last=True)
@@ -421,7 +421,7 @@ class Steps:
             self._edge.reach_epoch_end()
         if hooks.around_batch or hooks.train_batch_start:
             self._open_batch(hooks)
-        state.samples, state.tokens = self.count(state.batch)
+        state.samples, state.tokens = self.count_samples(state.batch)
         if shard is not None:
             self._take_shard(shard, mutes=True)
         return state.batch
@@ -493,12 +493,12 @@ class Steps:
                 return self.backward(loss, optimizer, weight=weight, outputs=outputs)
         if self._requests.attention:  # The body may have left an evaluation that is still to be finished.
             self._handles.settle()
-        window, state, line, is_plain = self._window, self._state, self._line, self._is_plain
+        window, state, line, is_whole_step = self._window, self._state, self._line, self._is_whole_step
         if not window.has_batch:
             raise ScopeError("loop.backward(loss): call it on a batch that loop.batches() gave, before loop.step()")
         names = self._names if optimizer is None else (name_of(optimizer, state.optimizers),)
         if self._loss_weights is not None:
-            found = self._loss_weights.in_training(needed=weight is None and not is_plain)
+            found = self._loss_weights.in_training(needed=weight is None and not is_whole_step)
             if weight is None and not self._world.is_padding:
                 weight = found
         is_weighted = weight is not None
@@ -515,7 +515,7 @@ class Steps:
         try:
             if loss.ndim:
                 raise TypeError  # Explained below, as a loss that is not a tensor is.
-            if self._is_bare and optimizer is None:
+            if self._calls_backward_directly and optimizer is None:
                 loss.backward()
             else:
                 weight = self._backward_with_share(loss, names, optimizer, weight, is_weighted=is_weighted)
@@ -526,28 +526,28 @@ class Steps:
         if hooks.backward_end:
             line.emit(hooks.backward_end)
         for name in names:
-            if is_plain:
-                window.weights[name] = 1
+            if is_whole_step:
+                window.weight_sums[name] = 1
             else:
-                count_weight(name, window.count, weight, window.weights, window.weighed, state.where)
+                count_weight(name, window.count, weight, window.weight_sums, window.last_weights, state.where)
         return None
 
     def _backward_with_share(
         self, loss: Any, names: tuple[str, ...], optimizer: Any, weight: Any, *, is_weighted: bool
     ) -> Any:
         """Differentiate a loss that is one of several in the step, is scaled, or is of one optimizer only."""
-        state, window, world, precision, is_plain = (
-            self._state, self._window, self._world, self._precision, self._is_plain,
+        state, window, world, precision, is_whole_step = (
+            self._state, self._window, self._world, self._precision, self._is_whole_step,
         )  # fmt: skip
-        share = None if is_plain else self._share_of(weight)
-        if window.weights and not is_plain and not world.is_sharded:
+        share = None if is_whole_step else self._share_of(weight)
+        if window.weight_sums and not is_whole_step and not world.is_sharded:
             for name in names:
-                if name in window.weights:
+                if name in window.weight_sums:
                     warn_if_cleared(name, state.optimizers[name])
         if world.is_padding:
             share = weight = 0
-        sums = with_weight(names, window.count, weight, window.weights, window.weighed)
-        world.before_backward(loss, names, sums, last=window.is_full, weighted=is_weighted)
+        sums = with_weight(names, window.count, weight, window.weight_sums, window.last_weights)
+        world.before_backward(loss, names, sums, last=window.is_last_batch, weighted=is_weighted)
         if world.is_sharded and optimizer is not None:
             with others_untouched(optimizer, state.optimizers):  # Its leaves are not the parameters themselves.
                 precision.backward(loss, None, share)
@@ -558,11 +558,11 @@ class Steps:
     def _backward_in_window(self, loss: Tensor, name: str, weight: Any) -> None:
         """Differentiate the only loss of one of several batches, in one process with one optimizer."""
         window = self._window
-        if window.weights:
+        if window.weight_sums:
             warn_if_cleared(name, self._state.optimizers[name])
         self._precision.backward(loss, None, self._share_of(weight))
-        window.weights[name] = window.weights.get(name, 0) + weight
-        window.weighed[name] = window.count, weight
+        window.weight_sums[name] = window.weight_sums.get(name, 0) + weight
+        window.last_weights[name] = window.count, weight
 
     def _share_of(self, weight: Any) -> Any:
         """Return the share of the step that a loss has. Gradients are divided by the sum of shares, if it is not 1.
@@ -587,7 +587,7 @@ class Steps:
         if series is None:
             series = self._losses[name] = self._book.direct_series(name)
         kept = (series, number_or_copy(loss), weight)
-        if window.losses and window.has_loss_of(names[0], is_plain=self._is_plain):
+        if window.losses and window.has_loss_of(names[0], is_whole_step=self._is_whole_step):
             kept = added_up(window.losses, kept)
         window.losses.append(kept)
 
@@ -619,7 +619,7 @@ class Steps:
             clock.sample += state.samples
             clock.token += state.tokens or 0
         window.has_batch = False
-        return self.complete_window() if window.is_full else False
+        return self.complete_window() if window.is_last_batch else False
 
     def complete_window(self) -> bool:
         """Update the weights and end the step, unless it is skipped. Return whether the weights changed."""
@@ -627,13 +627,13 @@ class Steps:
         if self._gives_shards:
             self._book.unmute()  # A value that is logged from here on belongs to the step, not to the batch.
         if not self._is_alone:
-            self._world.complete_window(window.weights, window.driven)
+            self._world.complete_window(window.weight_sums, window.driven)
         is_skipped = requests.agreed.skip is not None
         if is_skipped:
-            window.weights.update({name: 1 for name in self._names if name not in window.driven})
-        elif not window.weights and not window.driven and not self._drives_updates:
+            window.weight_sums.update({name: 1 for name in self._names if name not in window.driven})
+        elif not window.weight_sums and not window.driven and not self._drives_updates:
             raise no_backward(self._state.where())
-        for name in window.weights:
+        for name in window.weight_sums:
             self._update(name)
         is_skipped = requests.agreed.skip is not None  # Also by a hook on `gradients_ready`.
         window.take_losses(counts=not is_skipped)
@@ -674,11 +674,11 @@ class Steps:
         """
         state, line, requests, window, hooks = self._state, self._line, self._requests, self._window, self._line.hooks
         optimizer = state.optimizer = state.optimizers[name]
-        if self._weights.raw:
+        if self._model_weights.raw:
             raise ScopeError("an update while run.swap_weights is open would change the swapped weights; end it before")
         overflow = moved = False
-        if not self._is_bare and requests.agreed.skip is None:
-            shares = None if self._is_plain else self._share_of(window.weights[name])
+        if not self._calls_backward_directly and requests.agreed.skip is None:
+            shares = None if self._is_whole_step else self._share_of(window.weight_sums[name])
             overflow = self._precision.finish_gradients(optimizer, shares)
         if hooks.gradients_ready and closure is None and not overflow and requests.agreed.skip is None:
             line.emit(hooks.gradients_ready)
@@ -715,23 +715,23 @@ class Steps:
         window = self._window
         name = name_of(optimizer, self._state.optimizers)
         if closure is not None:
-            if not self._is_bare:
+            if not self._calls_backward_directly:
                 raise SetupError(
                     "an optimizer with a closure computes its loss again: use accumulate=1, no fp16 and one process"
                 )
             window.driven[name] = False
             moved = self._update(name, partial(self._compute_again, name, closure))
-        elif not window.is_full:
+        elif not window.is_last_batch:
             window.driven[name] = False
             return False
         elif self._drives_updates:
             window.driven.setdefault(name, False)
             moved = self._update(name)
-        elif name not in window.weights:
+        elif name not in window.weight_sums:
             raise ScopeError(f"loop.step({name}): there was no loop.backward(loss, optimizer) for it in this step")
         else:
             window.driven.setdefault(name, False)
-            window.weights[name] = self._world.average_weight(window.weights[name])
+            window.weight_sums[name] = self._world.average_weight(window.weight_sums[name])
             moved = self._update(name)
         window.driven[name] |= moved
         window.forget(name)
@@ -741,7 +741,7 @@ class Steps:
         """Clear the gradients, and run forward, backward and ``gradients_ready``, for an optimizer such as LBFGS."""
         state = self._state
         clear_gradients(state.optimizers[name])
-        self._window.weights.pop(name, None)  # This loss is computed again, and is not a second one.
+        self._window.weight_sums.pop(name, None)  # This loss is computed again, and is not a second one.
         torch.clear_autocast_cache()
         with self._precision.autocast(enabled=self._precision.dtype is not None):
             state.show_loss(MISSING)  # The outputs of this forward can be replaced.
@@ -791,7 +791,7 @@ class Steps:
         self._requests.take_skip()
         self._requests.allow_skip(False)
         self._edge.unreach()
-        window.end(skipped=window.skipped)
+        window.end(skipped=window.last_was_skipped)
 
     def drop_batch(self, reason: str, by: str) -> None:
         """``StopTraining`` was raised by the task: drop the step, and ask to stop."""

@@ -90,7 +90,7 @@ class Training:
                 if self._begin_epoch(feed):
                     last = MISSING
                 else:
-                    last = steps.of_task(run) if steps.is_simple else steps.by_halves(run)
+                    last = steps.of_task(run) if steps.fits_of_task else steps.by_halves(run)
                 self._end_epoch(feed, last)
 
     def with_body(self) -> Generator[Any, None, None]:

@@ -12,8 +12,8 @@ class AccumulationWindow:
     """The micro-batches of one step: their weights and losses, and what the step has come to."""
 
     __slots__ = (
-        "_batch", "_sample", "_token", "batch_mark", "count", "driven", "has_batch", "is_full", "losses", "moved",
-        "size", "skipped", "step_mark", "unit", "weighed", "weights",
+        "_batch", "_sample", "_token", "batch_mark", "count", "driven", "has_batch", "is_last_batch",
+        "last_was_skipped", "last_weights", "losses", "moved", "size", "step_mark", "unit", "weight_sums",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -21,20 +21,20 @@ class AccumulationWindow:
         """The number of batches that make a step."""
         self.count = 0
         """The number of batches in the window."""
-        self.is_full = False
+        self.is_last_batch = False
         """The batch under way is the last of the step."""
         self.has_batch = False
         """A batch is under way: it has been given, and not been completed."""
         self.moved = False
         """An optimizer has changed the weights in this step."""
-        self.skipped = False
+        self.last_was_skipped = False
         """The last step was skipped or dropped: it does not count."""
         self._batch = self._sample = self._token = 0  # What the clock has counted before the window.
         self.losses: list[tuple[Series, Any, Any]] = []
         """The losses of the window with their weights. They count if the step does."""
-        self.weights: dict[str, Any] = {}
+        self.weight_sums: dict[str, Any] = {}
         """Optimizers with gradients in this window, and the sums of their weights."""
-        self.weighed: dict[str, tuple[int, Any]] = {}
+        self.last_weights: dict[str, tuple[int, Any]] = {}
         """By optimizer: the last batch that counted, and its weight."""
         self.unit: float | None = None
         """The sum of weights whose gradients need no division. ``None`` before the first loss of the window."""
@@ -47,7 +47,7 @@ class AccumulationWindow:
 
     def begin(self, clock: Clock) -> None:
         """A step begins."""
-        self.skipped = False
+        self.last_was_skipped = False
         self._batch, self._sample, self._token = clock.batch, clock.sample, clock.token
 
     def add_batch(self, *, is_last: bool) -> None:
@@ -58,7 +58,7 @@ class AccumulationWindow:
         """
         self.count += 1
         self.has_batch = True
-        self.is_full = is_last or self.count >= self.size
+        self.is_last_batch = is_last or self.count >= self.size
 
     def set_unit(self, weight: float) -> None:
         """Count the weights of this window in a unit.
@@ -90,14 +90,14 @@ class AccumulationWindow:
         mark, self.batch_mark = self.batch_mark, None
         return mark
 
-    def has_loss_of(self, name: str, *, is_plain: bool) -> bool:
+    def has_loss_of(self, name: str, *, is_whole_step: bool) -> bool:
         """True if the batch under way has had a loss of an optimizer that has not stepped on it yet."""
-        return name in self.weights if is_plain else self.weighed.get(name, (0, None))[0] == self.count
+        return name in self.weight_sums if is_whole_step else self.last_weights.get(name, (0, None))[0] == self.count
 
     def forget(self, name: str) -> None:
         """The gradients of an optimizer are used or cleared."""
-        self.weights.pop(name, None)
-        self.weighed.pop(name, None)
+        self.weight_sums.pop(name, None)
+        self.last_weights.pop(name, None)
 
     def take_losses(self, *, counts: bool) -> None:
         """The window is complete: hand its losses to their metrics, if they count."""
@@ -109,9 +109,10 @@ class AccumulationWindow:
 
     def end(self, *, skipped: bool = False) -> None:
         """The step is made, skipped or dropped."""
-        self.count, self.moved, self.has_batch, self.is_full, self.skipped = 0, False, False, False, skipped
+        self.count, self.moved, self.has_batch, self.is_last_batch = 0, False, False, False
+        self.last_was_skipped = skipped
         self.step_mark = self.batch_mark = self.unit = None
-        for held in (self.driven, self.weights, self.weighed, self.losses):
+        for held in (self.driven, self.weight_sums, self.last_weights, self.losses):
             if held:
                 held.clear()
 

@@ -109,8 +109,8 @@ def count_weight(
     name: str,
     batch: int,
     weight: Any,
-    touched: dict[str, Any],
-    weighed: dict[str, tuple[int, Any]],
+    weight_sums: dict[str, Any],
+    last_weights: dict[str, tuple[int, Any]],
     where: Callable[[], str],
 ) -> None:
     """Add the weight of a batch to the sum of an optimizer, once per batch.
@@ -121,14 +121,14 @@ def count_weight(
         name: Name of the optimizer.
         batch: Number of the batch.
         weight: Weight of the loss.
-        touched: Sum of weights by optimizer. This function changes it.
-        weighed: Number and weight of the last batch by optimizer. This function changes it.
+        weight_sums: Sum of weights by optimizer. This function changes it.
+        last_weights: Number and weight of the last batch by optimizer. This function changes it.
         where: Returns the current step, for the error.
     """
-    last, counted = weighed.get(name, (0, None))
+    last, counted = last_weights.get(name, (0, None))
     if last != batch:
-        weighed[name] = (batch, weight)
-        touched[name] = touched.get(name, 0) + weight
+        last_weights[name] = (batch, weight)
+        weight_sums[name] = weight_sums.get(name, 0) + weight
     elif float(counted) != float(weight):
         raise LossError(
             f"two losses of one batch with the weights {float(counted):g} and {float(weight):g}, at {where()}: "
@@ -137,11 +137,15 @@ def count_weight(
 
 
 def with_weight(
-    names: Iterable[str], batch: int, weight: Any, touched: Mapping[str, Any], weighed: Mapping[str, tuple[int, Any]]
+    names: Iterable[str],
+    batch: int,
+    weight: Any,
+    weight_sums: Mapping[str, Any],
+    last_weights: Mapping[str, tuple[int, Any]],
 ) -> dict[str, Any]:
     """Return the sums of weights as they will be after ``count_weight`` for these optimizers."""
-    new = {name: weight for name in names if weighed.get(name, (0, None))[0] != batch}
-    return {**touched, **{name: touched.get(name, 0) + its for name, its in new.items()}}
+    new = {name: weight for name in names if last_weights.get(name, (0, None))[0] != batch}
+    return {**weight_sums, **{name: weight_sums.get(name, 0) + its for name, its in new.items()}}
 
 
 def added_up(pending: list[tuple[Any, Any, Any]], loss: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
