@@ -297,7 +297,7 @@ class Trainer:
                 engine.check_sanity(engine.data.named_loaders_of("val", vals))
             if engine.prepare_training(train):
                 engine.training.with_task(engine.run)
-            if tests and not engine.finished and not engine.requests.is_interrupted:
+            if tests and not engine.loaded_finished and not engine.requests.is_interrupted:
                 engine.tasks.evaluate(loop.eval_batches(test, "test"))
         return loop.result()
 

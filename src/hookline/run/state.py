@@ -244,7 +244,7 @@ class RunState:
         self.is_training, self.stage = True, "train"
         self.clear_batch()
 
-    def end_training(self) -> None:
+    def close(self) -> None:
         """Record that the run is closed."""
         self.is_training = False
 

@@ -120,7 +120,7 @@ class Stage:
         self._set_stage(event, fields)
         if event.name in ("train_start", "train_end"):
             state.is_training = event.name == "train_start"
-            self.loop.engine.agenda.finished = self.requests.is_trained = event.name == "train_end"
+            self.loop.engine.agenda.is_duration_reached = self.requests.is_trained = event.name == "train_end"
         if event.name == "train_epoch_start":
             clock.mark_epoch()
         clock.step += event.name == "train_step_end"

@@ -36,7 +36,7 @@ class Agenda:
         "_looked",
         "_pick",
         "_sampler",
-        "finished",
+        "is_duration_reached",
         "max_duration",
         "sampling",
         "saves",
@@ -63,7 +63,7 @@ class Agenda:
         self.max_duration = max_duration
         self._due: float = 0
         self.wake: float = 0
-        self.finished = False
+        self.is_duration_reached = False
         """True if ``max_duration`` is reached."""
         self.sampling = False
         """True if the hooks of the step that begins now are timed."""
@@ -140,7 +140,7 @@ class Agenda:
             self._sampler.see(max(0, clock.step - self._looked))
         self._looked = clock.step
         self._sample(clock.step)
-        self.finished = self.max_duration is not None and clock.reached(self.max_duration)
+        self.is_duration_reached = self.max_duration is not None and clock.reached(self.max_duration)
         schedules = [schedule for schedule in (self._logs, self._evals, *self.saves) if schedule is not None]
         self._due = min([self._end(), clock.step + FOLD // 2, *(s.next_step(clock) for s in schedules)])
         self._wake_for_sample()

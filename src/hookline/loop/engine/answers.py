@@ -286,8 +286,8 @@ class LoopAnswers:
         if stop is not None:
             kind: EndingKind = "break" if stop.left_body else "interrupt" if stop.interrupt else "stop"
             return Ending(kind, loop.stop_reason(), stop.by, stop.step, can_resume=stop.goes_on)
-        is_reached = loop.agenda.finished and (loop.state.is_training or requests.is_trained)
-        if is_reached or loop.finished:
+        is_reached = loop.agenda.is_duration_reached and (loop.state.is_training or requests.is_trained)
+        if is_reached or loop.loaded_finished:
             return Ending("duration", loop.stop_reason(), None, step, can_resume=False)
         return None
 

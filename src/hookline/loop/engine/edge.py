@@ -215,7 +215,7 @@ class Edge:
         if self._agenda.take_evaluation() and requests.can_evaluate:
             requests.require_eval()
         is_due = any(schedule.due(self._clock) for schedule in self._agenda.saves)
-        is_due |= requests.agreed.evaluate or self._agenda.finished
+        is_due |= requests.agreed.evaluate or self._agenda.is_duration_reached
         if is_due and self._state.is_training:
             self.agree()  # Before ranks do together what a rank whose body was left would not come to.
         if is_due:
@@ -249,7 +249,7 @@ class Edge:
     @property
     def is_over(self) -> bool:
         """True if training has ended, by a stop or by ``max_duration``."""
-        return self._requests.agreed.stop is not None or self._agenda.finished
+        return self._requests.agreed.stop is not None or self._agenda.is_duration_reached
 
     def agree(self) -> bool:
         """By all: agree on what was asked for. Return whether any rank has logged something since the last row."""

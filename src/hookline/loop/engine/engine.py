@@ -188,9 +188,9 @@ class Engine:
         self.entry_point, self.is_open = "fit", False
         self.extend: Duration | None = None
         """How much longer than before a fit trains."""
-        self.ended: str | None = None
+        self.loaded_reason: str | None = None
         """Why the run had ended, if the checkpoint that was loaded is that of a finished run."""
-        self.finished = False
+        self.loaded_finished = False
         """The checkpoint that was loaded is that of a finished run."""
 
     def move(self, batch: Any) -> Any:
@@ -274,7 +274,7 @@ class Engine:
                 error = self.opening.failed(late)
         self.steps.drop()
         self.is_open = False
-        self.state.end_training()
+        self.state.close()
         self.evaluator.leave_world()
         try:
             error = self.opening.close(error, self._finish_saves)
@@ -311,9 +311,9 @@ class Engine:
         self.edge.agree()  # A signal may have come to one rank in the last batches or hooks.
         if in_fit and self.requests.is_interrupted:
             self.saving.interrupted()
-        elif in_fit and not self.finished:
+        elif in_fit and not self.loaded_finished:
             warn_of_still_plateau(self.state, self.settings.eval_every, has_evaluated=self.edge.has_evaluated)
-            self.saving.finished()
+            self.saving.save_final()
 
     def begin_call(self, verb: str) -> None:
         """Refuse a call outside of ``with``, and finish what the body has left."""
@@ -344,7 +344,7 @@ class Engine:
         if self.extend is not None:
             done = self.clock.elapsed(self.extend.unit)
             self.state.set_max_duration(self.extend + Duration(done, self.extend.unit) if done else self.extend)
-            self.finished, self.ended = False, None
+            self.loaded_finished, self.loaded_reason = False, None
         self.saving.check_states()
         self.record.begin(
             self.state,
@@ -363,7 +363,7 @@ class Engine:
         self.training.resume_with(dict(point.random))
         if point.is_eval_pending:
             self.edge.resume_before_evaluation()
-        self.finished, self.ended = point.is_finished, point.ended
+        self.loaded_finished, self.loaded_reason = point.is_finished, point.ended
 
     @property
     def will_resume(self) -> bool:
@@ -398,7 +398,7 @@ class Engine:
         if is_reached and self.clock.step == self.saving.began_at and not self.training.is_resumed:
             raise reached_already(state, is_custom_loop=self.is_custom)
         state.loaders["train"] = loader
-        if self.finished:
+        if self.loaded_finished:
             log_finished(state, self.stop_reason(), is_custom_loop=self.is_custom)
             return False
         self.training.open_data()  # What is wrong with it is known before the first hook of training.
@@ -510,11 +510,11 @@ class Engine:
 
     def stop_reason(self) -> str:
         """Return why training ended."""
-        if self.ended is not None:
-            return self.ended
+        if self.loaded_reason is not None:
+            return self.loaded_reason
         if self.requests.agreed.stop is not None:
             return self.requests.agreed.stop.reason
-        if self.agenda.finished:
+        if self.agenda.is_duration_reached:
             return f"max_duration ({self.state.max_duration}) reached"
         error = self.state.exception
         return "not trained" if error is MISSING else words_of(error)

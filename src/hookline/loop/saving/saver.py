@@ -397,7 +397,7 @@ class Saver:
         requests.set_signal_as_reason(stop)
         return Preempted(number, checkpoint=found)
 
-    def finished(self) -> None:
+    def save_final(self) -> None:
         """Make the last save of a fit that ends without an error. All ranks must call it."""
         requests = self._state.requests
         self._world.vote()  # A signal or a request may have come in the last hooks.
