@@ -124,20 +124,20 @@ class TrainingData:
 
     # -- the loader and the position ---------------------------------------------------------------
 
-    def open(self, loader: Any, *, seed: int, world: World, mid_epoch: bool, warn: bool) -> Feed:
+    def open(self, loader: Any, *, seed: int, world: World, is_epoch_begun: bool, warn: bool) -> Feed:
         """Return the feed of a loader. The same loader gets the same feed.
 
         Args:
             loader: The training loader.
             seed: The seed of the run.
             world: The processes of the run.
-            mid_epoch: True if the run is inside an epoch.
+            is_epoch_begun: True if the run is inside an epoch.
             warn: True to warn if a resume of this loader is slow or not exact.
         """
         if self.feed is None or self.loader is not loader:
             before, feed = self.feed, make_feed(loader, seed, self._rank, world)
             self._check_own(feed)
-            self._compare(facts_of(loader), mid_epoch=mid_epoch)
+            self._compare(facts_of(loader), is_epoch_begun=is_epoch_begun)
             if self._saved.feed and before is None:
                 feed.load_state_dict(self._saved.feed)
             for note in feed.notes if warn and not self._rank else ():
@@ -209,11 +209,11 @@ class TrainingData:
                 f"number can go on"
             )
 
-    def _compare(self, here: Facts, *, mid_epoch: bool) -> None:
+    def _compare(self, here: Facts, *, is_epoch_begun: bool) -> None:
         """Compare the loader with the one before it, and convert the position to its batch size."""
         clock, again = self._clock, self.feed is not None
         if again:  # In the same process, another loader continues at the position of the one before it.
-            batch = clock.batch_in_epoch if mid_epoch else 0
+            batch = clock.batch_in_epoch if is_epoch_begun else 0
             self._place = Position(clock.epoch, batch, self.taken(batch) if batch else 0)
         saved, place = self._saved.facts, self._place.in_epoch(clock.epoch)
         self._place = place._replace(taken=here.batches(place.taken, saved, place.epoch))
@@ -228,23 +228,23 @@ class TrainingData:
 
     # -- in a checkpoint ---------------------------------------------------------------------------
 
-    def state_dict(self, *, mid_epoch: bool) -> dict[str, Any]:
+    def state_dict(self, *, is_epoch_begun: bool) -> dict[str, Any]:
         """Return the position in the data. Any number of processes can continue from it."""
-        batch, feed = self._clock.batch_in_epoch if mid_epoch else 0, self.feed
+        batch, feed = self._clock.batch_in_epoch if is_epoch_begun else 0, self.feed
         return {
             "seed": self.seed,
             "feed": {} if feed is None else feed.state_dict(),
             "batch": batch,
-            "taken": self.taken(batch) if mid_epoch else 0,
+            "taken": self.taken(batch) if is_epoch_begun else 0,
             "own": self._saved.own if feed is None else _own(feed),
             "facts": (self._saved.facts if feed is None else facts_of(self.loader))._asdict(),
             "replaced": self.times_replaced("train"),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], *, mid_epoch: bool) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, is_epoch_begun: bool) -> None:
         """Load the seed and the position, after the clock. Older checkpoints lack some of the fields."""
         self.seed = state["seed"]
-        batch = self._clock.batch_in_epoch if mid_epoch else 0
+        batch = self._clock.batch_in_epoch if is_epoch_begun else 0
         facts = Facts(**state.get("facts", {}))
         self._saved = SavedData(state["feed"], state.get("own", 1), facts, state.get("replaced", 0))
         self._place = Position(self._clock.epoch, state.get("batch", batch), state.get("taken", batch))

@@ -16,7 +16,7 @@ from hookline.distributed.guard import refuse_if_guarded
 from hookline.errors import Preempted, ScopeError, SetupError, words_of
 from hookline.loop.data.batches import is_one_shot
 from hookline.loop.data.loaders import LOADERS, check_loader, named_loaders
-from hookline.loop.engine.edge import Epoch
+from hookline.loop.engine.edge import EpochPhase
 from hookline.loop.engine.trial import trial
 from hookline.loop.evaluation.tasks import Returning
 from hookline.progress import Duration
@@ -197,7 +197,7 @@ class LoopAnswers:
 
     def num_batches(self, stage: str, loader: Any) -> int | None:
         loop = self._loop
-        if loader is None and stage == "train" and loop.edge.epoch is not Epoch.CLOSED:
+        if loader is None and stage == "train" and loop.edge.epoch_phase is not EpochPhase.CLOSED:
             return None if math.isinf(loop.data.length) else int(loop.data.length)
         loader = loop.state.loaders.get(stage) if loader is None else loader
         loaders = loader.values() if isinstance(loader, Mapping) else [loader]

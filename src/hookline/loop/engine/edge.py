@@ -33,7 +33,7 @@ class Stage(IntEnum):
     EVALUATE = 2
 
 
-class Epoch(Enum):
+class EpochPhase(Enum):
     """Where in an epoch the run is."""
 
     CLOSED = "between two epochs"
@@ -89,11 +89,11 @@ class Edge:
         self._updates_before = 0  # The updates of the weights before this training.
         self._is_announced = False  # Callbacks have heard of the stop.
         self._is_monitor_checked = False
-        self._is_epoch_end = False  # The step under way is the last of its epoch.
+        self._is_last_step = False  # The step under way is the last of its epoch.
         self.stage = Stage.DONE
-        self.epoch = Epoch.CLOSED
+        self.epoch_phase = EpochPhase.CLOSED
         self.resumed = Resumed.NOWHERE
-        self.mid_epoch = False
+        self.is_epoch_begun = False
         """The clock is inside an epoch: its start was announced, and it is not counted."""
         self.doubts = Doubts()
         """The monitored metrics that the first interval must have."""
@@ -137,7 +137,7 @@ class Edge:
 
     def open(self) -> None:
         """The run is opened: an earlier call may have failed inside an epoch."""
-        self.stage, self.epoch, self._is_epoch_end = Stage.DONE, Epoch.CLOSED, False
+        self.stage, self.epoch_phase, self._is_last_step = Stage.DONE, EpochPhase.CLOSED, False
 
     def unreach(self) -> None:
         """Nothing more is due at this step."""
@@ -145,11 +145,11 @@ class Edge:
 
     def leave_epoch_end(self) -> None:
         """The step under way is dropped, so the epoch does not end with it."""
-        self._is_epoch_end = False
+        self._is_last_step = False
 
     def reach_epoch_end(self) -> None:
         """The step under way is the last of its epoch."""
-        self._is_epoch_end = True
+        self._is_last_step = True
         self._agenda.look_now()
 
     # -- going through it ------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class Edge:
             self._handles.settle()
             self._leave_before_evaluation()
             self._evaluate_if_due()
-            if self._is_epoch_end:
+            if self._is_last_step:
                 self.end_epoch()
         if not self._window.last_was_skipped:
             self._line.emit(self._line.hooks.step_settled)
@@ -183,7 +183,7 @@ class Edge:
             return False
         is_over = self.decide()
         self._save()
-        return is_over or self.epoch is Epoch.CLOSED
+        return is_over or self.epoch_phase is EpochPhase.CLOSED
 
     def _save(self) -> None:
         """Save what is due at this step. After a signal, save and end the process."""
@@ -194,18 +194,18 @@ class Edge:
 
     def _look_at_step(self) -> None:
         """End the interval or the epoch's training, if they are over, and see what else is due."""
-        if not self._is_epoch_end and self._agenda.take_sample():
+        if not self._is_last_step and self._agenda.take_sample():
             self._time_hooks()
             return
-        if self._is_epoch_end:
-            if self.epoch is Epoch.OPEN:  # Not again after a rollback at the end of the epoch.
+        if self._is_last_step:
+            if self.epoch_phase is EpochPhase.OPEN:  # Not again after a rollback at the end of the epoch.
                 self._end_epoch_training(is_completed=True)
         elif self._agenda.take_interval():
             self._end_interval()
         else:
             self._book.fold()
         self._look()
-        if self._is_epoch_end:
+        if self._is_last_step:
             self._requests.call_attention()
 
     def _look(self) -> None:
@@ -226,7 +226,7 @@ class Edge:
 
     def _leave_before_evaluation(self) -> None:
         """After a signal: save before the evaluation or the end of the epoch. A resume makes them up."""
-        if not self._is_epoch_end and (self.evaluate is None or not self.is_eval_due):
+        if not self._is_last_step and (self.evaluate is None or not self.is_eval_due):
             return
         if self._requests.agreed.preempt is not None:
             raise self._saver.preempted(pending_eval=True)
@@ -325,11 +325,11 @@ class Edge:
     def start_epoch(self) -> None:
         """Open the scopes of an epoch, and announce one that begins here."""
         self._state.clear_batch()
-        self._is_epoch_end, self._mark, self.epoch = False, len(self._scopes), Epoch.OPEN
-        begins = not self.mid_epoch
+        self._is_last_step, self._mark, self.epoch_phase = False, len(self._scopes), EpochPhase.OPEN
+        begins = not self.is_epoch_begun
         if begins:
             self._clock.mark_epoch()
-            self.mid_epoch = True
+            self.is_epoch_begun = True
         self._scopes.enter(self._line.hooks.around_epoch)
         if begins:
             self._line.emit(self._line.hooks.train_epoch_start)
@@ -337,7 +337,7 @@ class Edge:
     @property
     def is_resumed_inside(self) -> bool:
         """True after a resume inside an epoch, until its data is open."""
-        return self.mid_epoch and self.resumed in (Resumed.INSIDE_EPOCH, Resumed.BEFORE_EVALUATION)
+        return self.is_epoch_begun and self.resumed in (Resumed.INSIDE_EPOCH, Resumed.BEFORE_EVALUATION)
 
     def continue_epoch(self) -> None:
         """The data of the epoch is open: the resume is done."""
@@ -345,7 +345,7 @@ class Edge:
 
     def finish_epoch_of_checkpoint(self) -> None:
         """A signal came after the last step of an epoch: the run continues with its evaluation and its end."""
-        self._is_epoch_end, self._mark, self.epoch = True, len(self._scopes), Epoch.TRAINED
+        self._is_last_step, self._mark, self.epoch_phase = True, len(self._scopes), EpochPhase.TRAINED
         self.resumed = Resumed.NOWHERE
         self._scopes.enter(self._line.hooks.around_epoch)
         self._evaluate_if_due()
@@ -358,9 +358,9 @@ class Edge:
         """The steps of the epoch are done. The clock counts it if it was completed."""
         if is_completed:
             self._clock.end_epoch()
-            self.mid_epoch = False
+            self.is_epoch_begun = False
             self._schedulers.after_epoch(self._clock.epoch)
-        self.epoch = Epoch.TRAINED
+        self.epoch_phase = EpochPhase.TRAINED
         self._agenda.take_interval()  # The end of the epoch ends the interval, due or not.
         self._end_interval(is_widened=self._agenda.interval_is_short)
         self._world.compare_parameters()  # Before they are evaluated and saved.
@@ -370,7 +370,7 @@ class Edge:
 
     def end_epoch(self) -> None:
         """The evaluation at the end of the epoch is done, too."""
-        self.epoch, self._is_epoch_end = Epoch.CLOSED, False
+        self.epoch_phase, self._is_last_step = EpochPhase.CLOSED, False
         self._line.emit(self._line.hooks.epoch_end)
         self._state.messages.end_epoch()
         self._scopes.leave(self._mark)
@@ -382,7 +382,7 @@ class Edge:
         if self.is_over:
             self.decide()  # A stop is announced before the epoch ends, also when Ctrl-C left a wait for data.
         self._end_epoch_training(is_completed=is_completed)
-        self._is_epoch_end = is_completed
+        self._is_last_step = is_completed
         self._look()
         if is_completed:
             self._leave_before_evaluation()
@@ -428,9 +428,9 @@ class Edge:
         self._state.ask_stop(BREAK, "the body of the loop", left_body=True)
         self.agree()  # All ranks have left it, and one of them may have asked for another stop before.
         self.decide()
-        if self.epoch is Epoch.OPEN:
+        if self.epoch_phase is EpochPhase.OPEN:
             self._end_epoch_training(is_completed=False)
-        if self.epoch is Epoch.TRAINED:
+        if self.epoch_phase is EpochPhase.TRAINED:
             self.end_epoch()
         self.end_training(len(self._scopes))
 
@@ -442,8 +442,8 @@ class Edge:
         ends = stop is not None and not stop.goes_on
         return {
             "agenda": self._agenda.state_dict(),
-            "mid_epoch": self.mid_epoch,
-            "edge_pending": self.epoch is not Epoch.CLOSED and self._is_epoch_end,
+            "mid_epoch": self.is_epoch_begun,
+            "edge_pending": self.epoch_phase is not EpochPhase.CLOSED and self._is_last_step,
             "evaluated": self._evaluated == self._weights.version(),
             "plateaus": self._schedulers.state_dict(),
             "updates_before": self._updates_before,
@@ -456,8 +456,8 @@ class Edge:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint, whose clock and weights are loaded already."""
         self._agenda.load_state_dict(state["agenda"])
-        self.mid_epoch = state["mid_epoch"]
-        self.resumed = Resumed.INSIDE_EPOCH if self.mid_epoch else Resumed.BETWEEN_EPOCHS
+        self.is_epoch_begun = state["mid_epoch"]
+        self.resumed = Resumed.INSIDE_EPOCH if self.is_epoch_begun else Resumed.BETWEEN_EPOCHS
         if state["edge_pending"]:
             self.resumed = Resumed.AT_EPOCH_END
         self._evaluated = self._weights.version() if state["evaluated"] else -1

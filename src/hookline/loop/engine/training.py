@@ -15,7 +15,7 @@ from hookline.loop.data import Feed, SharedFeed
 from hookline.loop.data.batches import END, LEFT, begun
 from hookline.loop.data.training_data import TrainingData
 from hookline.loop.engine.agenda import Agenda
-from hookline.loop.engine.edge import Edge, Epoch, Resumed
+from hookline.loop.engine.edge import Edge, EpochPhase, Resumed
 from hookline.loop.engine.steps import Count, Steps
 from hookline.loop.engine.window import AccumulationWindow
 from hookline.loop.evaluation.handles import Handles
@@ -187,7 +187,7 @@ class Training:
             self._state.loaders["train"],
             seed=self._data.seed,
             world=self._world,
-            mid_epoch=self._edge.mid_epoch,
+            is_epoch_begun=self._edge.is_epoch_begun,
             warn=self._saver.is_used,
         )
 
@@ -238,7 +238,7 @@ class Training:
             edge.reach_epoch_end()
             steps.complete_window()
             edge.advance()
-        if edge.epoch is not Epoch.CLOSED:
+        if edge.epoch_phase is not EpochPhase.CLOSED:
             steps.drop()
             is_completed = last is END and not edge.is_over
             if is_completed:

@@ -16,7 +16,7 @@ from hookline.loop.data.batches import is_one_shot
 from hookline.loop.data.loaders import check_loader
 from hookline.loop.data.shard_batch import ShardBatch
 from hookline.loop.data.training_data import make_feed
-from hookline.loop.engine.edge import Epoch
+from hookline.loop.engine.edge import EpochPhase
 from hookline.loop.evaluation.untouched import same_gradients, same_modes
 from hookline.loop.tasks.supervised import title_of
 from hookline.loop.world.world import Alone
@@ -102,7 +102,7 @@ def trial(loop: Engine) -> Iterator[Trial]:
     state, line, book, module = loop.state, loop.line, loop.book, loop.state.module
     if not hasattr(loop.state.task, "train_batch"):
         raise SetupError("a trial needs a task with train_batch(run, batch): use Trainer.fit, not the own loop")
-    if loop.edge.epoch is not Epoch.CLOSED:
+    if loop.edge.epoch_phase is not EpochPhase.CLOSED:
         raise ScopeError("run.trial(): an epoch is under way; call it in on_fit_start or on_train_start")
     snapshot, clock = loop.snapshots.take(), loop.clock.state_dict()
     loader: Any = state.loaders.get("train")

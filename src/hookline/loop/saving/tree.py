@@ -133,7 +133,7 @@ class RunTree:
             "scaler": None if scaler is None else scaler.state_dict(),
             "usual_weight": self._world.usual_weight,
             "random": random_states(),
-            "data": self._data.state_dict(mid_epoch=course["mid_epoch"]),
+            "data": self._data.state_dict(is_epoch_begun=course["mid_epoch"]),
             "course": course,
             "accumulate": None if accumulate == settings.accumulate else accumulate,  # A callback may change it.
             "save": save_due,
@@ -233,7 +233,7 @@ class RunTree:
         counted = {
             "clock": self._state.clock.state_dict(),
             "course": self._course.state_dict(),
-            "data": self._data.state_dict(mid_epoch=False),
+            "data": self._data.state_dict(is_epoch_begun=False),
             "history": {"bytes": 0},
         }
         check_shape(saved, counted, self._state.optimizers, self._state.schedulers, path)
@@ -260,7 +260,7 @@ class RunTree:
         self.restore_training(snapshot.weights, saved)
         state.clock.load_state_dict(saved["clock"])
         self._warn_of_seed(saved["data"]["seed"])
-        self._data.load_state_dict(saved["data"], mid_epoch=saved["course"]["mid_epoch"])
+        self._data.load_state_dict(saved["data"], is_epoch_begun=saved["course"]["mid_epoch"])
         if "seed" not in self._settings.config:  # Then it is the seed that was drawn when the run started.
             state.config["seed"] = self._data.seed
         self._book.load_state_dict(saved["metrics"], self.callbacks.metrics_by_path())
