@@ -143,7 +143,7 @@ class Edge:
         """Nothing more is due at this step."""
         self.stage = Stage.DONE
 
-    def leave_epoch_end(self) -> None:
+    def cancel_epoch_end(self) -> None:
         """The step under way is dropped, so the epoch does not end with it."""
         self._is_last_step = False
 
@@ -169,7 +169,7 @@ class Edge:
         if not requests.attention and not self._line.hooks.step_settled:
             return False
         if requests.attention:
-            self._handles.settle()
+            self._handles.send_end_hooks()
             self._leave_before_evaluation()
             self._evaluate_if_due()
             if self._is_last_step:
@@ -187,7 +187,7 @@ class Edge:
 
     def _save(self) -> None:
         """Save what is due at this step. After a signal, save and end the process."""
-        self._saver.settle()
+        self._saver.save_due()
         self.leave_if_preempted()
         if self._requests.is_interrupted:
             self._saver.interrupted()
@@ -217,7 +217,7 @@ class Edge:
         is_due = any(schedule.due(self._clock) for schedule in self._agenda.saves)
         is_due |= requests.agreed.evaluate or self._agenda.is_duration_reached
         if is_due and self._state.is_training:
-            self.agree()  # Before ranks do together what a rank whose body was left would not come to.
+            self.vote()  # Before ranks do together what a rank whose body was left would not come to.
         if is_due:
             requests.call_attention()
 
@@ -251,7 +251,7 @@ class Edge:
         """True if training has ended, by a stop or by ``max_duration``."""
         return self._requests.agreed.stop is not None or self._agenda.is_duration_reached
 
-    def agree(self) -> bool:
+    def vote(self) -> bool:
         """By all: agree on what was asked for. Return whether any rank has logged something since the last row."""
         return self._world.vote(logged=self._book.has_pending)
 
@@ -299,7 +299,7 @@ class Edge:
         self._requests.drop_eval()
         if not is_left:
             self._schedulers.after_evaluation()
-        self.agree()
+        self.vote()
 
     def _evaluate_if_due(self) -> None:
         if self.evaluate is None:
@@ -319,7 +319,7 @@ class Edge:
                 names = list(self._book.names())
                 check_train_monitors(self._line, {*names, *map(self._book.inner_name, names)}, self.doubts)
             self._line.emit(self._line.hooks.metrics_ready)
-            if self.agree():
+            if self.vote():
                 self._book.end_interval(of_epoch=False)  # What monitors have just logged is of this step, too.
 
     def start_epoch(self) -> None:
@@ -375,7 +375,7 @@ class Edge:
         self._state.messages.end_epoch()
         self._scopes.leave(self._mark)
         self._book.end_interval(of_epoch=False)  # What was logged since the edge belongs to this step.
-        self.agree()
+        self.vote()
 
     def cut_epoch(self, *, is_completed: bool) -> None:
         """End an epoch whose end was not known: it is cut by a stop, or its data has no length."""
@@ -389,7 +389,7 @@ class Edge:
         self._evaluate_if_due()
         self.end_epoch()
         self.decide()
-        self._saver.settle()
+        self._saver.save_due()
 
     # -- the whole -------------------------------------------------------------------------------
 
@@ -402,7 +402,7 @@ class Edge:
         self._agenda.plan(self._state.max_duration)
         self._scopes.enter(self._line.hooks.around_train)
         self._line.emit(self._line.hooks.train_start)
-        self.agree()  # On the time, too, before it decides anything.
+        self.vote()  # On the time, too, before it decides anything.
         if self._requests.agreed.stop is None:
             self._is_announced = False  # The stop of the checkpoint was dropped.
         self._look()
@@ -426,7 +426,7 @@ class Edge:
     def end_broken_training(self) -> None:
         """The body of a custom loop was left by ``break`` or ``return``: its scopes are closed already."""
         self._state.ask_stop(BREAK, "the body of the loop", left_body=True)
-        self.agree()  # All ranks have left it, and one of them may have asked for another stop before.
+        self.vote()  # All ranks have left it, and one of them may have asked for another stop before.
         self.decide()
         if self.epoch_phase is EpochPhase.OPEN:
             self._end_epoch_training(is_completed=False)

@@ -303,12 +303,12 @@ class Engine:
     def _end(self) -> None:
         """The call has come to its normal end."""
         in_fit = self.state.in_fit
-        self.handles.settle()
+        self.handles.send_end_hooks()
         if in_fit:
             self.line.emit(self.line.hooks.fit_end)
             self.book.end_interval()
             self.scopes.leave()
-        self.edge.agree()  # A signal may have come to one rank in the last batches or hooks.
+        self.edge.vote()  # A signal may have come to one rank in the last batches or hooks.
         if in_fit and self.requests.is_interrupted:
             self.saving.interrupted()
         elif in_fit and not self.loaded_finished:
@@ -319,7 +319,7 @@ class Engine:
         """Refuse a call outside of ``with``, and finish what the body has left."""
         if not self.is_open:
             raise ScopeError(f"loop.{verb}(): the loop is not open; use it inside `with hl.Loop(…) as loop:`")
-        self.handles.settle()
+        self.handles.send_end_hooks()
         self.edge.advance_to_evaluation()
 
     def _interrupt(self) -> None:
@@ -457,7 +457,7 @@ class Engine:
         """Before step 1: try the evaluation, and check that every monitored metric is logged."""
         with self._saved_if_preempted("val", None):
             logged, seen = sanity_check(self.evaluator, self.tasks, self.state, self.book, loaders)
-        self.edge.agree()  # One rank may have asked to stop.
+        self.edge.vote()  # One rank may have asked to stop.
         if self.requests.agreed.stop is None:  # Else the check may have been left, and nothing is trained.
             doubts = check_monitors(
                 self.state,

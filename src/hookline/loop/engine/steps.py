@@ -492,7 +492,7 @@ class Steps:
             with self._without_autocast():
                 return self.backward(loss, optimizer, weight=weight, outputs=outputs)
         if self._requests.attention:  # The body may have left an evaluation that is still to be finished.
-            self._handles.settle()
+            self._handles.send_end_hooks()
         window, state, line, is_whole_step = self._window, self._state, self._line, self._is_whole_step
         if not window.has_batch:
             raise ScopeError("loop.backward(loss): call it on a batch that loop.batches() gave, before loop.step()")
@@ -603,7 +603,7 @@ class Steps:
                 return self.step(optimizer, closure=closure)
         window, requests = self._window, self._requests
         if requests.attention:  # As in `backward`.
-            self._handles.settle()
+            self._handles.send_end_hooks()
         if not window.has_batch:
             raise ScopeError("loop.step(): call it once on each batch that loop.batches() gave")
         if optimizer is not None or closure is not None:
@@ -785,7 +785,7 @@ class Steps:
             for optimizer in self._state.optimizers.values():
                 clear_gradients(optimizer)
             window.turn_back(self._clock)
-            self._edge.leave_epoch_end()
+            self._edge.cancel_epoch_end()
         self._precision.end_window()
         self._world.drop_window()
         self._requests.take_skip()

@@ -38,7 +38,7 @@ class Handles:
         return generator
 
     def leave(self, scopes: Scopes, mark: int, finish: Callable[[], None]) -> None:
-        """Close the scopes of a generator that was left, and keep the rest for ``settle``.
+        """Close the scopes of a generator that was left, and keep the rest for ``send_end_hooks``.
 
         Args:
             scopes: The open scopes of the run.
@@ -55,14 +55,14 @@ class Handles:
         self._finish.append(finish)
         self._requests.call_attention()
 
-    def settle(self) -> None:
+    def send_end_hooks(self) -> None:
         """Raise the error of a close. If there is none, send the end hooks that are due."""
         error, self._error = self._error, None
         if error is not None:
             self._finish.clear()
             raise error
         while self._finish:
-            due, self._finish = self._finish, []  # A hook may call `settle` again, which must not send the rest.
+            due, self._finish = self._finish, []  # A hook may call this method again, which must not send the rest.
             for finish in due:
                 finish()
 

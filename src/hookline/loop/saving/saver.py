@@ -322,7 +322,7 @@ class Saver:
             self._state.requests.ask_plan()
         return slot is not None or self._verification is not None
 
-    def settle(self) -> None:
+    def save_due(self) -> None:
         """Finish background saves, then make the saves that are due or requested.
 
         All ranks must call it at the end of a step.
