@@ -133,7 +133,7 @@ def loss_scale_of(loop: Loop) -> float:
 
 def bytes_held_by_saves(run: Any) -> int:
     """The size of the copies that saves in the background have made and not freed."""
-    return sum(slot._writer._copies.size for slot in run.loop.engine.saving._slots)
+    return sum(slot._writer._copies.size for slot in run.loop.engine.saver._slots)
 
 
 # -- ranks --------------------------------------------------------------------------------------------

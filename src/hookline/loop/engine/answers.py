@@ -39,11 +39,11 @@ class LoopAnswers:
     The results of ``run.evaluate`` and ``run.predict`` are cached until the weights change.
 
     Args:
-        loop: The engine.
+        engine: The engine.
     """
 
-    def __init__(self, loop: Engine) -> None:
-        self._loop = loop
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._kept: dict[tuple[object, ...], tuple[int, Any, Any]] = {}
         self._limits: dict[str, int] = {}  # The limits of the fit in which `_limits_by` was filled.
         self._limits_by: dict[str, dict[object, int]] = {}
@@ -51,27 +51,27 @@ class LoopAnswers:
     # -- evaluations and trials ------------------------------------------------------------------
 
     def evaluate(self, what: Any) -> dict[str, Any]:
-        loop = self._loop
+        engine = self._engine
         self._need("eval_batch", "run.evaluate")
         loaders, stage = self._loaders(what)
 
         def compute() -> dict[str, Any]:
             refuse_if_guarded("run.evaluate()")  # A collective inside it would raise an error with another name.
-            batches = Returning(loop.evaluator.evaluate(loaders, stage, Audience.ANSWER))
-            loop.tasks.evaluate(batches)
+            batches = Returning(engine.evaluator.evaluate(loaders, stage, Audience.ANSWER))
+            engine.tasks.evaluate(batches)
             return batches.value.metrics  # type: ignore[no-any-return]
 
         return dict(self._keep(("evaluate", stage), loaders, compute))
 
     def predict(self, what: Any) -> Any:
-        loop = self._loop
+        engine = self._engine
         self._need("predict_batch", "run.predict")
         loaders, _ = self._loaders(what)
 
         def compute() -> Any:
             refuse_if_guarded("run.predict()")
             found = {
-                name: loop.tasks.predict(loop.evaluator.predict(loader, Audience.ANSWER))
+                name: engine.tasks.predict(engine.evaluator.predict(loader, Audience.ANSWER))
                 for name, loader in loaders.items()
             }
             return found.get(None, found)
@@ -79,29 +79,29 @@ class LoopAnswers:
         return self._keep(("predict",), loaders, compute)
 
     def trial(self) -> AbstractContextManager[Trial]:
-        return trial(self._loop)
+        return trial(self._engine)
 
     # -- weights -----------------------------------------------------------------------------------
 
     def swap_weights(self, weights: Mapping[str, Any]) -> AbstractContextManager[None]:
-        swapped = self._loop.weights
+        swapped = self._engine.weights
         if not swapped.is_watched:
-            swapped.watch(self._loop.opening.restore)
+            swapped.watch(self._engine.opening.restore)
         return swapped.swap(weights)
 
     def snapshot(self, member: Member[Run]) -> dict[str, Any]:
-        loop = self._loop
-        if loop.window.count or loop.state.stage != "train" or not loop.state.is_training:
+        engine = self._engine
+        if engine.window.count or engine.state.stage != "train" or not engine.state.is_training:
             raise ScopeError(
                 "run.snapshot(): inside a step or an evaluation there is no whole state; call it in on_train_start, "
                 "on_train_step_start, on_train_step_end or on_step_settled"
             )
-        return loop.snapshots.take(member)
+        return engine.snapshots.take(member)
 
     @contextmanager
     def prediction_weights(self) -> Iterator[None]:
         """Open the scopes in which callbacks swap weights for a prediction."""
-        line, scopes = self._loop.line, self._loop.scopes
+        line, scopes = self._engine.line, self._engine.scopes
         around = line.fast.around_predict.only(lambda run: "weights" in run.member.callback.writes)
         mark = len(scopes)
         try:
@@ -111,20 +111,20 @@ class LoopAnswers:
             scopes.leave(mark)
 
     def raw_weights(self) -> dict[str, torch.Tensor]:
-        return self._loop.tree.weights()
+        return self._engine.tree.weights()
 
     # -- ranks -------------------------------------------------------------------------------------
 
     def gather(self, value: Any) -> list[Any]:
         refuse_if_guarded("run.gather()")
-        world = self._loop.world
+        world = self._engine.world
         return [value] if world.broken else world.group.exchange(value)
 
     def reduce(self, value: Any, op: str) -> Any:
         refuse_if_guarded("run.reduce()")
         if op not in REDUCTIONS:
             raise SetupError(f"run.reduce(…, op={op!r}): use one of {', '.join(map(repr, REDUCTIONS))}.")
-        given, world = torch.as_tensor(value).detach(), self._loop.world
+        given, world = torch.as_tensor(value).detach(), self._engine.world
         found = given.to("cpu", torch.float64, copy=True)
         if not world.broken:
             if op in ("sum", "mean"):
@@ -139,22 +139,22 @@ class LoopAnswers:
 
     def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
         refuse_if_guarded("run.broadcast()")
-        if not self._loop.world.broken:
-            self._loop.world.group.broadcast(tensors)
+        if not self._engine.world.broken:
+            self._engine.world.group.broadcast(tensors)
 
     def is_sharded(self) -> bool:
-        return self._loop.world.is_sharded
+        return self._engine.world.is_sharded
 
     def data_parallel_size(self) -> int:
-        return self._loop.state.world_size // self._loop.world.copies
+        return self._engine.state.world_size // self._engine.world.copies
 
     def is_padding(self) -> bool:
-        return self._loop.book.muted
+        return self._engine.book.muted
 
     @contextmanager
     def padding_counts(self) -> Iterator[None]:
         """Keep the values that are logged inside the block, also in a padding batch."""
-        book = self._loop.book
+        book = self._engine.book
         is_muted = book.muted
         book.unmute()
         try:
@@ -177,7 +177,7 @@ class LoopAnswers:
         Raises:
             SetupError: If there is no such stage, or ``count`` is less than 1.
         """
-        data, where = self._loop.data, f"run.limit_batches({stage!r}, {count!r})"
+        data, where = self._engine.data, f"run.limit_batches({stage!r}, {count!r})"
         if stage not in LOADERS:
             raise SetupError(f"{where}: no such stage. Use {', '.join(map(repr, LOADERS))}.")
         if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
@@ -196,24 +196,24 @@ class LoopAnswers:
         return data.limits.get(stage)
 
     def num_batches(self, stage: str, loader: Any) -> int | None:
-        loop = self._loop
-        if loader is None and stage == "train" and loop.edge.epoch_phase is not EpochPhase.CLOSED:
-            return None if math.isinf(loop.data.length) else int(loop.data.length)
-        loader = loop.state.loaders.get(stage) if loader is None else loader
+        engine = self._engine
+        if loader is None and stage == "train" and engine.edge.epoch_phase is not EpochPhase.CLOSED:
+            return None if math.isinf(engine.data.length) else int(engine.data.length)
+        loader = engine.state.loaders.get(stage) if loader is None else loader
         loaders = loader.values() if isinstance(loader, Mapping) else [loader]
         try:
-            return sum(loop.data.shard_length(stage, one, len(one), loop.world) for one in loaders)
+            return sum(engine.data.shard_length(stage, one, len(one), engine.world) for one in loaders)
         except (TypeError, NotImplementedError):
             return None
 
     def batches_read(self) -> int:
-        return self._loop.data.position
+        return self._engine.data.position
 
     def batch_size(self, batch: Any) -> int:
-        return self._loop.steps.count_samples(batch)[0]
+        return self._engine.steps.count_samples(batch)[0]
 
     def to_device(self, batch: Any) -> Any:
-        return self._loop.move(batch)
+        return self._engine.move(batch)
 
     def sample_indices(self, batch: int) -> list[int] | None:
         """Return the indices of the samples of a batch, or ``None`` if they are not known.
@@ -223,49 +223,49 @@ class LoopAnswers:
         Args:
             batch: Index of the batch in the epoch.
         """
-        data = self._loop.data
+        data = self._engine.data
         batches = data.loader.batch_sampler if type(data.loader) is DataLoader else None
         if type(batches) is not BatchSampler or type(batches.sampler) not in (RandomSampler, SequentialSampler):
             return None
         tickets: Any = getattr(data.feed, "tickets", None)
         if tickets is None or getattr(batches.sampler, "replacement", False):
             return None
-        indices: list[int] = tickets.indices(0 if data.repeat_epoch else self._loop.clock.epoch, data.taken(batch))
+        indices: list[int] = tickets.indices(0 if data.repeat_epoch else self._engine.clock.epoch, data.taken(batch))
         return indices
 
     def eval_shard(self) -> EvalShard | None:
-        shard = self._loop.evaluator.shard
+        shard = self._engine.evaluator.shard
         return None if shard is None else EvalShard(shard.first, shard.is_final)
 
     # -- steps and settings ------------------------------------------------------------------------
 
     def accumulate(self) -> int:
-        return self._loop.steps.accumulate
+        return self._engine.steps.accumulate
 
     def set_accumulate(self, batches: int) -> None:
-        if self._loop.window.count:
+        if self._engine.window.count:
             raise SetupError(
                 f"run.accumulate = {batches!r}: a step is being accumulated. Set it at the edge of a step: in "
                 f"on_train_start, on_train_epoch_start or on_train_step_end."
             )
         if not isinstance(batches, int) or isinstance(batches, bool) or batches < 1:
             raise SetupError(f"run.accumulate = {batches!r}: give 1 batch or more.")
-        self._loop.steps.set_accumulate(batches)
+        self._engine.steps.set_accumulate(batches)
 
     def window_is_full(self) -> bool:
-        return self._loop.window.is_last_batch
+        return self._engine.window.is_last_batch
 
     def interval_may_end(self) -> bool:
-        return self._loop.clock.step >= self._loop.agenda.wake
+        return self._engine.clock.step >= self._engine.agenda.wake
 
     def eval_every(self) -> Duration | None:
-        return self._loop.settings.eval_every
+        return self._engine.settings.eval_every
 
     def log_every(self) -> Duration | None:
-        return self._loop.settings.log_every
+        return self._engine.settings.log_every
 
     def precision(self) -> str:
-        return self._loop.settings.precision
+        return self._engine.settings.precision
 
     # -- beginning, saving and ending --------------------------------------------------------------
 
@@ -274,28 +274,28 @@ class LoopAnswers:
 
         A signal counts as soon as the loop leaves because of it.
         """
-        loop, requests, error = self._loop, self._loop.requests, self._loop.state.failure
-        if not loop.state.in_fit:
+        engine, requests, error = self._engine, self._engine.requests, self._engine.state.failure
+        if not engine.state.in_fit:
             return None
-        stop, step, signal = requests.agreed.stop, loop.clock.step, requests.agreed.preempt
+        stop, step, signal = requests.agreed.stop, engine.clock.step, requests.agreed.preempt
         is_finished = requests.is_trained and not (stop is not None and stop.goes_on)
-        if isinstance(error, Preempted) or (signal is not None and (requests.is_leaving or not loop.is_open)):
+        if isinstance(error, Preempted) or (signal is not None and (requests.is_leaving or not engine.is_open)):
             return Ending("signal", signal_name(signal or 0), "the system", step, can_resume=not is_finished)
         if error is not None:
             return Ending("error", words_of(error), None, step, can_resume=True)
         if stop is not None:
             kind: EndingKind = "break" if stop.left_body else "interrupt" if stop.interrupt else "stop"
-            return Ending(kind, loop.stop_reason(), stop.by, stop.step, can_resume=stop.goes_on)
-        is_reached = loop.agenda.is_duration_reached and (loop.state.is_training or requests.is_trained)
-        if is_reached or loop.loaded_finished:
-            return Ending("duration", loop.stop_reason(), None, step, can_resume=False)
+            return Ending(kind, engine.stop_reason(), stop.by, stop.step, can_resume=stop.goes_on)
+        is_reached = engine.agenda.is_duration_reached and (engine.state.is_training or requests.is_trained)
+        if is_reached or engine.loaded_finished:
+            return Ending("duration", engine.stop_reason(), None, step, can_resume=False)
         return None
 
     def will_resume(self) -> bool:
-        return self._loop.will_resume
+        return self._engine.will_resume
 
     def add_save_plan(self, plan: SavePlan) -> None:
-        self._loop.saving.add(plan)
+        self._engine.saver.add(plan)
 
     def request_plan(self, plan: SavePlan) -> None:
         """Ask for a save by a plan of this fit.
@@ -305,17 +305,17 @@ class LoopAnswers:
         Raises:
             SetupError: If the plan was not added in this fit.
         """
-        if not self._loop.saving.ask(plan):
+        if not self._engine.saver.ask(plan):
             raise SetupError(f"run.request_save({plan!r:.60}): call run.add_save_plan(plan) in on_setup first.")
 
     def listen_to_signals(self, signals: Iterable[int]) -> None:
-        self._loop.signals.add(signals)
+        self._engine.signals.add(signals)
 
     def when_written(self, call: Callable[[Path], None]) -> None:
-        self._loop.record.then(call)
+        self._engine.record.then(call)
 
     def log_event(self, name: str, text: str) -> None:
-        self._loop.records.note(name, text)
+        self._engine.records.note(name, text)
 
     # -- loaders -----------------------------------------------------------------------------------
 
@@ -329,28 +329,28 @@ class LoopAnswers:
         Raises:
             SetupError: If the run has no such loader, or does not use it any more.
         """
-        loop, where = self._loop, f"run.loaders[{stage!r}] = …"
-        in_fit = loop.state.in_fit
+        engine, where = self._engine, f"run.loaders[{stage!r}] = …"
+        in_fit = engine.state.in_fit
         if stage not in LOADERS:
             raise SetupError(f"{where}: no such loader. Use {', '.join(map(repr, LOADERS))}.")
-        if stage not in loop.state.loaders and in_fit and not loop.is_custom:
+        if stage not in engine.state.loaders and in_fit and not engine.is_custom:
             raise SetupError(f"{where}: this run has none. Pass one to fit(…, {stage}=…).")
-        if stage == "train" and loop.requests.is_trained:
+        if stage == "train" and engine.requests.is_trained:
             raise SetupError(f"{where}: training is over. Pass the loader to the next fit(…).")
-        if not in_fit and loop.clock.is_evaluating:
+        if not in_fit and engine.clock.is_evaluating:
             raise SetupError(f"{where}: no evaluation follows this one. Replace the loader in on_setup.")
         if stage in ("train", "predict"):
             check_loader(loader, LOADERS[stage])
         else:
             named_loaders(loader, stage)
-        loop.data.replace_loader(stage, loader)
+        engine.data.replace_loader(stage, loader)
 
     def _keep(self, asked: tuple[str, ...], loaders: dict[str | None, Any], compute: Any) -> Any:
         """Return the cached answer, or compute it.
 
         The stage and the names of the loaders are parts of the key, because the names in the answer depend on them.
         """
-        version = self._loop.weights.version()
+        version = self._engine.weights.version()
         self._kept = {key: kept for key, kept in self._kept.items() if kept[0] == version}
         key = (asked, *((name, id(loader)) for name, loader in loaders.items()))
         if key not in self._kept:
@@ -358,7 +358,7 @@ class LoopAnswers:
         return self._kept[key][2]
 
     def _need(self, method: str, verb: str) -> None:
-        if not hasattr(self._loop.state.task, method):
+        if not hasattr(self._engine.state.task, method):
             raise SetupError(
                 f"{verb}() needs a task with {method}(run, batch); the own loop evaluates with loop.eval_batches()"
             )
@@ -369,7 +369,7 @@ class LoopAnswers:
             named = named_loaders(what, "val")
             stage = "val"
         else:
-            known = self._loop.state.loaders
+            known = self._engine.state.loaders
             if what not in known:
                 raise SetupError(f"there is no {what!r} loader in this run; there is {', '.join(known) or 'none'}")
             named, stage = named_loaders(known[what], what), what

@@ -159,13 +159,13 @@ class Engine:
             *(state, self.world, settings, self.data, self.book, self.records, self.precision, self.weights),
             *(self.buffers, self.edge, self.steps, self._why_over),
         )
-        self.saving = Saver(
+        self.saver = Saver(
             *(self.tree, state, self.world, self.records, self.scopes, settings, self.agenda, self._why_over),
             lambda: self.edge.evaluate is not None,
         )
-        self._loader = CheckpointLoader(self.tree, self.saving, state, self.world, self.records, settings)
-        self.snapshots = MemorySnapshots(self.tree, self.saving, state, self.records)
-        self.edge.connect(self.saving, self._roll_back)
+        self._loader = CheckpointLoader(self.tree, self.saver, state, self.world, self.records, settings)
+        self.snapshots = MemorySnapshots(self.tree, self.saver, state, self.records)
+        self.edge.connect(self.saver, self._roll_back)
         self.evaluator = Evaluator(
             *(state, self.world, self.scopes, self.book, self.records, self.fetcher, self.data, self.precision),
             *(self.handles, count, move, self._can_leave_evaluation, self._evaluated),
@@ -176,7 +176,7 @@ class Engine:
         self.tasks = TaskRunner(state, self.run, self.world, self.book, self.loss_weights, self.evaluator)
         self.training = Training(
             *(state, settings, self.world, self.scopes, self.data, self.precision, self.agenda, self.edge, self.steps),
-            *(self.window, self.handles, self.saving, count),
+            *(self.window, self.handles, self.saver, count),
         )
         self.opening = Opening(
             *(state, settings, self.world, self.scopes, self.book, self.records, self.fetcher, self.data),
@@ -281,9 +281,9 @@ class Engine:
             if error is None and self.requests.agreed.preempt is not None:  # It came when all was done.
                 error = Preempted(self.requests.agreed.preempt)
             if isinstance(error, Preempted):
-                error.checkpoint = error.checkpoint or self.saving.of_this_step()
+                error.checkpoint = error.checkpoint or self.saver.of_this_step()
                 error.result = self.result()
-                log_preempted(self.state, error, self.saving.latest)
+                log_preempted(self.state, error, self.saver.latest)
             return error
         finally:
             self.signals.restore()
@@ -293,12 +293,12 @@ class Engine:
                     self.state,
                     error,
                     reason=self.stop_reason(),
-                    plans=self.saving.plans,
+                    plans=self.saver.plans,
                     sinks=self.records.stream.reports,
                     newest=self.book.newest,
                 )
             finally:
-                self.saving.close()
+                self.saver.close()
 
     def _end(self) -> None:
         """The call has come to its normal end."""
@@ -310,10 +310,10 @@ class Engine:
             self.scopes.leave()
         self.edge.vote()  # A signal may have come to one rank in the last batches or hooks.
         if in_fit and self.requests.is_interrupted:
-            self.saving.interrupted()
+            self.saver.interrupted()
         elif in_fit and not self.loaded_finished:
             warn_of_still_plateau(self.state, self.settings.eval_every, has_evaluated=self.edge.has_evaluated)
-            self.saving.save_final()
+            self.saver.save_final()
 
     def begin_call(self, verb: str) -> None:
         """Refuse a call outside of ``with``, and finish what the body has left."""
@@ -327,14 +327,14 @@ class Engine:
         self.state.ask_stop("keyboard interrupt", USER, interrupt=True, by_user=True)
 
     def _take_folder(self) -> None:
-        self.saving.open()
+        self.saver.open()
         if self._verification is not None:
             os.environ.pop(VARIABLE, None)  # Only the first run of a script is verified.
-            self.saving.verify(self._verification)
+            self.saver.verify(self._verification)
 
     def _load(self) -> None:
         """After ``setup``: load the checkpoint to continue from, once, and find how long the run is."""
-        self.saving.start_fit()
+        self.saver.start_fit()
         self.record.look_back(self.state)
         if self._resume is not None:
             point = self._loader.load(self._resume, is_extended=self.extend is not None)
@@ -345,17 +345,17 @@ class Engine:
             done = self.clock.elapsed(self.extend.unit)
             self.state.set_max_duration(self.extend + Duration(done, self.extend.unit) if done else self.extend)
             self.loaded_finished, self.loaded_reason = False, None
-        self.saving.check_states()
+        self.saver.check_states()
         self.record.begin(
             self.state,
             self.settings,
-            run_id=self.saving.run_id,
+            run_id=self.saver.run_id,
             seed=self.data.seed,
-            plans=self.saving.plans,
+            plans=self.saver.plans,
             loss=loss_of_task(self.state.task),
             schedulers=given_schedulers(self.state.schedulers),
         )
-        self.records.start(self.saving.run_id)
+        self.records.start(self.saver.run_id)
         self.records.note("resume" if self.clock.step else "start")
 
     def _continue_from(self, point: ResumePoint) -> None:
@@ -368,15 +368,15 @@ class Engine:
     @property
     def will_resume(self) -> bool:
         """Before ``setup``: whether a checkpoint is about to be loaded."""
-        return self._resume is not None and self.saving.will_go_on(self._resume)
+        return self._resume is not None and self.saver.will_go_on(self._resume)
 
     def _finish_saves(self, error: BaseException | None) -> list[BaseException]:
         """Before ``teardown``: save after an error, and wait for saves in the background. Return their errors."""
         if not self.state.in_fit:
             return []
         if error is not None and not isinstance(error, Preempted):
-            self.saving.failed(error, exact=error is self.fetcher.failed)
-        return self.saving.wait()
+            self.saver.failed(error, exact=error is self.fetcher.failed)
+        return self.saver.wait()
 
     # -- training --------------------------------------------------------------------------------
 
@@ -395,7 +395,7 @@ class Engine:
             raise batches_twice(state.max_duration)
         check_loader(loader, "training")
         is_reached = state.max_duration is not None and self.clock.reached(state.max_duration)
-        if is_reached and self.clock.step == self.saving.began_at and not self.training.is_resumed:
+        if is_reached and self.clock.step == self.saver.began_at and not self.training.is_resumed:
             raise reached_already(state, is_custom_loop=self.is_custom)
         state.loaders["train"] = loader
         if self.loaded_finished:
@@ -429,12 +429,12 @@ class Engine:
         return self.handles.track(self._evaluate(named, stage))
 
     def _evaluate(self, loaders: dict[str | None, Any], stage: str) -> Generator[Any, None, dict[str, Any]]:
-        states, was_interrupted = self.saving.states_before_evaluation(), self.requests.is_interrupted
+        states, was_interrupted = self.saver.states_before_evaluation(), self.requests.is_interrupted
         with self._saved_if_preempted(stage, states):
             outcome: Outcome = yield from self.evaluator.evaluate(loaders, stage)
         if outcome.is_left and self.requests.is_interrupted and not was_interrupted and states is not None:
-            self.saving.as_before_evaluation(states)  # As after another signal.
-            self.saving.interrupted(pending_eval=stage == "val")
+            self.saver.as_before_evaluation(states)  # As after another signal.
+            self.saver.interrupted(pending_eval=stage == "val")
         self._evaluated(stage, outcome.is_left)
         return outcome.metrics
 
@@ -471,7 +471,7 @@ class Engine:
 
     def _can_leave_evaluation(self) -> bool:
         """True if a signal may end an evaluation: in training, only one that a resume makes up."""
-        return self.saving.can_leave_evaluation or not (self.state.in_fit and self.state.is_training)
+        return self.saver.can_leave_evaluation or not (self.state.in_fit and self.state.is_training)
 
     @contextmanager
     def _saved_if_preempted(self, stage: str, states: dict[str, Any] | None) -> Iterator[None]:
@@ -482,10 +482,10 @@ class Engine:
             is_saved = preempted.checkpoint is not None
             is_sanity_check = self.state.in_fit and not self.state.is_training and not self.clock.step
             if states is not None and not is_saved:
-                self.saving.as_before_evaluation(states)
-                raise self.saving.preempted(pending_eval=stage == "val") from None
+                self.saver.as_before_evaluation(states)
+                raise self.saver.preempted(pending_eval=stage == "val") from None
             if is_sanity_check or not self.state.in_fit:
-                raise self.saving.preempted() from None
+                raise self.saver.preempted() from None
             raise
 
     # -- callbacks that come and go ----------------------------------------------------------------
@@ -534,7 +534,7 @@ class Engine:
             stopped_by=None if stop is None else stop.by,
             interrupted=stop is not None and stop.interrupt,
             _folder=state.folder,
-            best_checkpoint=self.saving.best(),
+            best_checkpoint=self.saver.best(),
             costs=self.line.costs(),
             failures=tuple(self.line.failures),
             sinks=self.records.stream.reports,

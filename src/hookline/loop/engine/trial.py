@@ -31,11 +31,11 @@ class Trial:
     """The batches and training steps of a trial. Schedulers do not step, and no hook is called.
 
     Args:
-        loop: The engine.
+        engine: The engine.
     """
 
-    def __init__(self, loop: Engine) -> None:
-        self._loop = loop
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._shard = ShardBatch(None)  # The last batch that `batches` has yielded.
 
     def batches(self, count: int, loader: Any = None, *, whole: bool = False) -> Iterator[Any]:
@@ -50,12 +50,12 @@ class Trial:
             SetupError: If the loader can be iterated over only once.
             DataError: If the loader has no batches.
         """
-        loop = self._loop
-        loader = loop.state.loaders.get("train") if loader is None else loader
+        engine = self._engine
+        loader = engine.state.loaders.get("train") if loader is None else loader
         check_loader(loader, "training")
         if is_one_shot(loader):
             raise SetupError("a trial would use up a loader that can be iterated over only once; pass a DataLoader")
-        feed: Feed = make_feed(loader, loop.data.seed, loop.state.rank, Alone() if whole else loop.world)
+        feed: Feed = make_feed(loader, engine.data.seed, engine.state.rank, Alone() if whole else engine.world)
         given = epoch = 0
         try:
             while given < count:
@@ -81,30 +81,30 @@ class Trial:
         Raises:
             SetupError: If ``train_batch`` returns no loss.
         """
-        loop, task, run = self._loop, self._loop.state.task, self._loop.run
-        found = loop.steps.try_batch(run, batch, self._shard if self._shard.batch is batch else ShardBatch(batch))
+        engine, task, run = self._engine, self._engine.state.task, self._engine.run
+        found = engine.steps.try_batch(run, batch, self._shard if self._shard.batch is batch else ShardBatch(batch))
         if found is MISSING:
             raise SetupError(f"{title_of(task)}.train_batch gave no loss, so a trial cannot judge its steps")
         return found.detach().clone()  # type: ignore[no-any-return]
 
 
 @contextmanager
-def trial(loop: Engine) -> Iterator[Trial]:
+def trial(engine: Engine) -> Iterator[Trial]:
     """Open a trial. After the block the run is bitwise as before it, also after an error.
 
     Args:
-        loop: The engine.
+        engine: The engine.
 
     Raises:
         SetupError: If the run has no task, as in a custom loop.
         ScopeError: If an epoch has begun.
     """
-    state, line, book, module = loop.state, loop.line, loop.book, loop.state.module
-    if not hasattr(loop.state.task, "train_batch"):
+    state, line, book, module = engine.state, engine.line, engine.book, engine.state.module
+    if not hasattr(engine.state.task, "train_batch"):
         raise SetupError("a trial needs a task with train_batch(run, batch): use Trainer.fit, not the own loop")
-    if loop.edge.epoch_phase is not EpochPhase.CLOSED:
+    if engine.edge.epoch_phase is not EpochPhase.CLOSED:
         raise ScopeError("run.trial(): an epoch is under way; call it in on_fit_start or on_train_start")
-    snapshot, clock = loop.snapshots.take(), loop.clock.state_dict()
+    snapshot, clock = engine.snapshots.take(), engine.clock.state_dict()
     loader: Any = state.loaders.get("train")
     has_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
     position = deepcopy(loader.state_dict()) if has_state else None
@@ -115,18 +115,18 @@ def trial(loop: Engine) -> Iterator[Trial]:
         stack.enter_context(torch.enable_grad())
         depth = book.open_layer(module)
         state.schedulers.clear()
-        stack.enter_context(loop.steps.without_losses())
-        stack.enter_context(loop.agenda.asleep())
+        stack.enter_context(engine.steps.without_losses())
+        stack.enter_context(engine.agenda.asleep())
         stack.enter_context(line.heard_through(line.silent))
         stack.enter_context(state.aside("train", Audience.TRIAL))
-        loop.training.set_train_mode()
+        engine.training.set_train_mode()
         try:
-            yield Trial(loop)
+            yield Trial(engine)
         finally:
-            loop.steps.drop()
+            engine.steps.drop()
             state.schedulers[:] = schedulers
             book.drop_layers(depth)
-            loop.snapshots.restore(snapshot)
-            loop.clock.load_state_dict(clock)
+            engine.snapshots.restore(snapshot)
+            engine.clock.load_state_dict(clock)
             if position is not None:
                 loader.load_state_dict(position)
