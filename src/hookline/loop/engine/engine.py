@@ -141,46 +141,117 @@ class Engine:
         )
         self.window, self.handles = AccumulationWindow(), Handles(self.requests)
         self.edge = Edge(
-            *(state, self.world, self.scopes, self.book, self.records, self.agenda, self.weights, self.schedulers),
-            *(self.window, self.handles),
+            state=state,
+            world=self.world,
+            scopes=self.scopes,
+            book=self.book,
+            records=self.records,
+            agenda=self.agenda,
+            weights=self.weights,
+            schedulers=self.schedulers,
+            window=self.window,
+            handles=self.handles,
         )
         count = counter(task)
         move = None if settings.device.type == "cpu" else self.move
         self.steps = Steps(
-            *(state, self.world, self.scopes, self.book, self.records, self.fetcher, self.data, self.precision),
-            *(self.weights, self.loss_weights, self.schedulers, self.agenda, self.edge, self.window, self.handles),
-            *(count, move),
+            state=state,
+            world=self.world,
+            scopes=self.scopes,
+            book=self.book,
+            records=self.records,
+            fetcher=self.fetcher,
+            data=self.data,
+            precision=self.precision,
+            weights=self.weights,
+            loss_weights=self.loss_weights,
+            schedulers=self.schedulers,
+            agenda=self.agenda,
+            edge=self.edge,
+            window=self.window,
+            handles=self.handles,
+            count=count,
+            move=move,
             keeps_losses=settings.log_every is not None and not getattr(task, "drives_updates", False),
             accumulate=settings.accumulate,
         )
         self.run = Run(state, Member(loop, is_task=True))
         state.connect(self.book, LoopMedia(state, self.book, self.records))
         self.tree = RunTree(
-            *(state, self.world, settings, self.data, self.book, self.records, self.precision, self.weights),
-            *(self.buffers, self.edge, self.steps, self._why_over),
+            state=state,
+            world=self.world,
+            settings=settings,
+            data=self.data,
+            book=self.book,
+            records=self.records,
+            precision=self.precision,
+            weights=self.weights,
+            buffers=self.buffers,
+            course=self.edge,
+            accumulation=self.steps,
+            why_over=self._why_over,
         )
         self.saver = Saver(
-            *(self.tree, state, self.world, self.records, self.scopes, settings, self.agenda, self._why_over),
-            lambda: self.edge.evaluate is not None,
+            tree=self.tree,
+            state=state,
+            world=self.world,
+            records=self.records,
+            scopes=self.scopes,
+            settings=settings,
+            agenda=self.agenda,
+            why_over=self._why_over,
+            repeats_evaluation=lambda: self.edge.evaluate is not None,
         )
         self._loader = CheckpointLoader(self.tree, self.saver, state, self.world, self.records, settings)
         self.snapshots = MemorySnapshots(self.tree, self.saver, state, self.records)
         self.edge.connect(self.saver, self._roll_back)
         self.evaluator = Evaluator(
-            *(state, self.world, self.scopes, self.book, self.records, self.fetcher, self.data, self.precision),
-            *(self.handles, count, move, self._can_leave_evaluation, self._evaluated),
+            state=state,
+            world=self.world,
+            scopes=self.scopes,
+            book=self.book,
+            records=self.records,
+            fetcher=self.fetcher,
+            data=self.data,
+            precision=self.precision,
+            handles=self.handles,
+            count=count,
+            move=move,
+            can_be_left=self._can_leave_evaluation,
+            when_broken=self._evaluated,
         )
         self.line.add(callbacks, task=task)
         if task is not None:
             self.run = self.line.members[0].view
         self.tasks = TaskRunner(state, self.run, self.world, self.book, self.loss_weights, self.evaluator)
         self.training = Training(
-            *(state, settings, self.world, self.scopes, self.data, self.precision, self.agenda, self.edge, self.steps),
-            *(self.window, self.handles, self.saver, count),
+            state=state,
+            settings=settings,
+            world=self.world,
+            scopes=self.scopes,
+            data=self.data,
+            precision=self.precision,
+            agenda=self.agenda,
+            edge=self.edge,
+            steps=self.steps,
+            window=self.window,
+            handles=self.handles,
+            saver=self.saver,
+            count=count,
         )
         self.opening = Opening(
-            *(state, settings, self.world, self.scopes, self.book, self.records, self.fetcher, self.data),
-            *(self.buffers, self.run, optimizer, scheduler),
+            state=state,
+            settings=settings,
+            world=self.world,
+            scopes=self.scopes,
+            book=self.book,
+            records=self.records,
+            fetcher=self.fetcher,
+            data=self.data,
+            buffers=self.buffers,
+            run=self.run,
+            optimizer=optimizer,
+            scheduler=scheduler,
         )
         self.signals = Signals(self.requests, self._interrupt)
         self.record = RunRecord()

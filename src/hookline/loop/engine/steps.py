@@ -354,7 +354,7 @@ class Steps:
                 self.drop_batch(stop.reason, title_of(task))
             else:
                 self.step()
-            if self._edge.advance():
+            if self._edge.is_due and self._edge.advance():
                 return MISSING
         return batch
 

@@ -147,7 +147,7 @@ class Training:
                 self._world.body_left()
                 self._handles.leave(scopes, mark, finish=partial(self._end_broken, edge.is_reached))
                 self._steps.drop()
-                return
+                return  # This suppresses `GeneratorExit`: `with_body` ends without an error, as Python asks of it.
             if isinstance(error, StopTraining) and not has_body and self._world.is_alone:
                 # Not in a hook, but in a scheduler, an optimizer or `Task.count`: it is a stop, and ends training.
                 self._handles.leave(scopes, mark, finish=partial(self._end_broken, edge.is_reached))
