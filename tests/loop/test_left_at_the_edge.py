@@ -107,3 +107,24 @@ def test_a_run_left_by_a_signal_at_the_end_of_an_epoch_loses_nothing(
         if not same or saw != seen or found != losses:
             wrong.append((event, same, saw, found))
     assert not wrong, (seen, losses)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("event", ["train_start", "eval_start", "eval_end", "epoch_end", "step_settled"])
+def test_a_run_left_again_while_it_makes_up_an_evaluation_loses_nothing(
+    event: str, number: int, tmp_path: Path
+) -> None:
+    def data() -> Any:
+        return tiny_data(batches=PER_EPOCH)
+
+    weights, seen, losses = outcome(tmp_path / "whole", data)
+    for left_at in ("train_epoch_end", event):
+        signals = Signals(left_at, number)
+        try:
+            outcome(tmp_path / "left", data, hl.Checkpointer(), signals, resume="auto")
+        except SystemExit:
+            assert number == signal.SIGTERM
+        assert signals.is_raised, left_at
+    its, saw, found = outcome(tmp_path / "left", data, hl.Checkpointer(), resume="auto")
+    assert all(torch.equal(its[name], weights[name]) for name in weights)
+    assert (saw, found) == (seen, losses)

@@ -344,15 +344,12 @@ class Edge:
         self.resumed = Resumed.NOWHERE
 
     def finish_epoch_of_checkpoint(self) -> None:
-        """A signal came after the last step of an epoch: the run continues with its evaluation and its end."""
+        """A signal came after the last step of an epoch: go through the rest of its edge, from the evaluation on."""
         self._is_last_step, self._mark, self.epoch_phase = True, len(self._scopes), EpochPhase.TRAINED
         self.resumed = Resumed.NOWHERE
         self._scopes.enter(self._line.hooks.around_epoch)
-        self._evaluate_if_due()
-        self.end_epoch()
-        self._line.emit(self._line.hooks.step_settled)
-        self.decide()
-        self._save()  # It was due after the evaluation.
+        self._requests.call_attention()
+        self.advance()
 
     def _end_epoch_training(self, *, is_completed: bool) -> None:
         """The steps of the epoch are done. The clock counts it if it was completed."""
