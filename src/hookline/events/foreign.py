@@ -214,9 +214,9 @@ _HUGGING_FACE: tuple[tuple[str, str, str], ...] = (
     ("on_step_end", "train_step_end", ""),
     ("on_epoch_end", "train_epoch_end", "before the evaluation there; here on_epoch_end comes after it"),
     ("on_prediction_step", "eval_batch_end", "in evaluate and predict there; here on_predict_batch_end is its own"),
+    ("on_log", "metrics_ready", "logs are run.metrics here"),
     ("on_evaluate", "eval_end", ""),
     ("on_predict", "predict_end", ""),
-    ("on_log", "metrics_ready", "logs are run.metrics here"),
     ("on_save", "checkpoint_saved", ""),
     ("on_train_end", "train_end", ""),
 )
@@ -260,6 +260,12 @@ _FIRED: dict[str, dict[str, tuple[str, ...]]] = {
         "on_eval_epoch_end": ("eval_end",),
         "on_predict_dataloader_iter_creation_end": ("predict_start",),
         "on_checkpoint_save": (),
+    },
+    "Hugging Face": {
+        "on_pre_optimizer_step": ("optimizer_step_start",),
+        "on_step_end": ("train_step_end", "step_skipped"),
+        "on_prediction_step": ("eval_batch_end", "predict_batch_end"),
+        "on_log": ("metrics_ready", "eval_end", "train_end"),
     },
 }
 """Events at which an adapted callback gets a hook, if that is not the event to which a user moves the hook.

@@ -12,6 +12,7 @@ CALLBACKS: Final = {
     ("lightning.pytorch.callbacks.callback", "Callback"): "hookline.interop.lightning",
     ("pytorch_lightning.callbacks.callback", "Callback"): "hookline.interop.lightning",
     ("torchtnt.framework.callback", "Callback"): "hookline.interop.torchtnt",
+    ("transformers.trainer_callback", "TrainerCallback"): "hookline.interop.transformers",
 }
 """Module and name of the base class of callbacks, and the module with ``ADAPTER``."""
 

@@ -1,0 +1,43 @@
+"""Which callbacks of transformers run in Hookline, and which cannot. ``docs/interop/transformers.md`` shows them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+VERSIONS: Final = "5.23"
+"""The versions that the tests run."""
+
+_FOLDER: Final = "logs metrics, but uploads no checkpoint folder: those of Hookline have other names and files"
+
+RUNS: Final = {
+    "EarlyStoppingCallback": "monitors `val/loss`, or `metric_for_best_model` of `adapt(…, args=TrainingArguments(…))`",
+    "PrinterCallback": "",
+    "ProgressCallback": "",
+    "TensorBoardCallback": "writes into `<folder>/transformers/`",
+    "WandbCallback": "",
+    "CodeCarbonCallback": "writes into `<folder>/transformers/`",
+}
+"""Callbacks that have the same effect as in transformers, with a note."""
+
+NOT_TESTED: Final = dict.fromkeys(
+    ("AzureMLCallback", "CometCallback", "KubeflowCallback", "NeptuneCallback", "SwanLabCallback", "TrackioCallback"),
+    "needs an account or a service; by its source, it needs nothing that Hookline does not offer",
+)
+"""Callbacks that the tests do not run."""
+
+LIMITED: Final = {
+    "MLflowCallback": _FOLDER,
+    **dict.fromkeys(
+        ("ClearMLCallback", "DVCLiveCallback", "DagsHubCallback", "FlyteCallback"),
+        "as `MLflowCallback`; not tested, because it needs an account or a service",
+    ),
+}
+"""Callbacks that run with a limit."""
+
+REFUSED: Final = {
+    "DefaultFlowCallback": "it decides when the trainer of transformers logs, evaluates and saves. "
+    "Use eval_every=, log_every= and hl.Checkpointer.",
+    "JITCheckpointCallback": "it saves with the trainer of transformers. "
+    "Use hl.Checkpointer: Hookline saves a checkpoint when SIGTERM comes.",
+}
+"""Callbacks that cannot work, with the reason and what to use."""
