@@ -7,6 +7,7 @@ import ast
 import re
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 
 from hookline.callbacks import FAMILIES
@@ -17,6 +18,8 @@ from hookline.events.spec import EVENTS, SCOPES, Event
 PACKAGE = Path(__file__).parents[1]
 DOCS = PACKAGE.parents[1] / "docs"
 LINE_LENGTH = 120
+LIBRARIES = {"torchtnt": "TorchTNT", "transformers": "Hugging Face"}
+"""Pages of other libraries under ``docs/interop``, and their names in ``FOREIGN_HOOKS``."""
 
 
 def hooks_source() -> str:
@@ -182,23 +185,35 @@ def lightning_page() -> str:
     path = DOCS / "interop" / "lightning.md"
     methods = [f"- `{name}`: {instead}" for name, instead in model.NOT_CALLED.items()]
     page = _filled(path.read_text(), "methods that are not called", "end of the list", methods)
-    callbacks = _callbacks_table(support.RUNS, support.LIMITED, support.REFUSED)
+    callbacks = _callbacks_table(support.RUNS, support.LIMITED, support.REFUSED, {})
     page = _filled(page, "table of callbacks", "end of the table", callbacks)
     return _filled(page, "table of hooks", "end of the hooks", _hooks_table("Lightning"))
 
 
-def torchtnt_page() -> str:
-    """The page ``docs/interop/torchtnt.md``, with its tables."""
-    from hookline.interop.torchtnt import support  # It imports torch.
+def interop_page(name: str, library: str) -> str:
+    """The page of another library under ``docs/interop``, with its tables.
 
-    page = (DOCS / "interop" / "torchtnt.md").read_text()
-    page = _filled(page, "table of callbacks", "end of the table", _callbacks_table(support.RUNS, {}, support.REFUSED))
-    return _filled(page, "table of hooks", "end of the hooks", _hooks_table("TorchTNT"))
+    Args:
+        name: Name of the page and of the module in ``hookline.interop``.
+        library: Name of the library in ``FOREIGN_HOOKS``.
+    """
+    support = import_module(f"hookline.interop.{name}.support")  # It imports torch.
+    page = (DOCS / "interop" / f"{name}.md").read_text()
+    callbacks = _callbacks_table(
+        support.RUNS, getattr(support, "LIMITED", {}), support.REFUSED, getattr(support, "NOT_TESTED", {})
+    )
+    page = _filled(page, "table of callbacks", "end of the table", callbacks)
+    return _filled(page, "table of hooks", "end of the hooks", _hooks_table(library))
 
 
-def _callbacks_table(runs: Mapping[str, str], limited: Mapping[str, str], refused: Mapping[str, str]) -> list[str]:
+def _callbacks_table(
+    runs: Mapping[str, str],
+    limited: Mapping[str, str],
+    refused: Mapping[str, str],
+    untested: Mapping[str, str],
+) -> list[str]:
     """Callbacks of another library: those that run, those with a limit, and those that are refused."""
-    kinds = (("runs", runs), ("runs with a limit", limited), ("refused", refused))
+    kinds = (("runs", runs), ("not tested", untested), ("runs with a limit", limited), ("refused", refused))
     rows = [f"| `{name}` | {kind} | {note} |" for kind, table in kinds for name, note in table.items()]
     return ["| callback | | |", "|---|---|---|", *rows]
 
@@ -240,7 +255,7 @@ def main() -> int:
         (DOCS / "events.md", events_page()),
         (DOCS / "callbacks" / "README.md", callbacks_page()),
         (DOCS / "interop" / "lightning.md", lightning_page()),
-        (DOCS / "interop" / "torchtnt.md", torchtnt_page()),
+        *((DOCS / "interop" / f"{name}.md", interop_page(name, library)) for name, library in LIBRARIES.items()),
     ):
         if not path.exists() or path.read_text() != text:
             stale.append(str(path))
