@@ -577,3 +577,36 @@ def test_equal_batches_give_bitwise_the_weights_of_a_loop_that_divides_its_loss(
             optimizer.step()
             optimizer.zero_grad()
     assert same_tensors(weights_of(model), weights_of(bare))
+
+
+class Uncertainty(hl.Task[Any]):
+    """A loss with a term that is a view of a parameter, which autograd may keep as the gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model, self.log_sigma = TinyModel(), nn.Parameter(torch.zeros(1))
+
+    def configure_optimizers(self, run: hl.Run) -> Any:
+        return fast_sgd(self.parameters())
+
+    def train_batch(self, run: hl.Run, batch: Any, /) -> Any:
+        return cross_entropy(self.model(batch[0]), batch[1]) + self.log_sigma.squeeze()
+
+
+def test_a_parameter_that_is_added_to_the_loss_gets_the_gradient_of_the_mean() -> None:
+    task, seen = Uncertainty(), []
+    noted = hl.on("gradients_ready")(lambda run: seen.append(task.log_sigma.grad.item()))  # type: ignore[union-attr]
+    fit(noted, model=task, train=tiny_data(batches=16), loss=None, accumulate=4, max_duration="1ep")
+    assert seen == [1.0] * 4
+
+
+@pytest.mark.parametrize("weight", [math.nan, -8.0])
+def test_a_weight_that_cannot_be_one_is_an_error_as_a_tensor_also(weight: float) -> None:
+    with pytest.raises(hl.HooklineError, match=f"the weight of the loss at .* is {weight}"):
+        Trainer(max_duration="1ep", accumulate=2, folder=False, device="cpu").fit(
+            TinyModel(),
+            tiny_data(batches=4),
+            loss=nn.CrossEntropyLoss(),
+            optimizer=torch.optim.SGD,
+            weight=lambda outputs, batch: torch.tensor(weight),
+        )

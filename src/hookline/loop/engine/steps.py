@@ -560,6 +560,7 @@ class Steps:
         window = self._window
         if window.weight_sums:
             warn_if_cleared(name, self._state.optimizers[name])
+        weight = check_weight(weight, self._state.where)
         self._precision.backward(loss, None, self._share_of(weight))
         window.weight_sums[name] = window.weight_sums.get(name, 0) + weight
         window.last_weights[name] = window.count, weight

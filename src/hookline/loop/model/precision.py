@@ -28,7 +28,6 @@ class Precision:
         self.scaler = torch.amp.GradScaler(device.type) if name == "fp16" else None
 
         self._unscaled: set[int] = set()
-        self._share, self._gradient = 1.0, torch.ones(())
 
     def autocast(self, *, enabled: bool = True) -> torch.autocast:
         """Return the autocast context for the forward."""
@@ -50,11 +49,10 @@ class Precision:
         gradient = None
         if share is not None and (self.scaler or share.__class__ is not float or loss.__class__ is not torch.Tensor):
             loss = loss * share
-        elif share is not None:  # The same gradients as those of `loss * share`, without two operations of torch.
-            gradient = self._gradient
-            if share != self._share or gradient.dtype != loss.dtype or gradient.device != loss.device:
-                gradient = self._gradient = torch.full_like(loss.detach(), share)
-                self._share = share
+        elif share is not None:
+            # The same gradients as those of `loss * share`, with one operation of torch less. A new tensor each time,
+            # because a parameter may take a view of it as its gradient.
+            gradient = loss.new_full((), share)
         scaled = loss if self.scaler is None else self.scaler.scale(loss)
         scaled.backward(gradient, inputs=own)  # type: ignore[no-untyped-call]
 
