@@ -198,7 +198,7 @@ class MonitorCallback(Callback):
     def on_eval_end(self, run: Run) -> None:
         # The final test and separate evaluations do not count. A callback may log a metric that it declares at some
         # evaluations only. The other evaluations do not count as decisions.
-        if run.stage != "val" or run.entry_point != "fit" or (self._is_declared(run) and not self._is_fresh(run)):
+        if run.stage != "val" or not run.is_training_run or (self._is_declared(run) and not self._is_fresh(run)):
             return
         self.evaluations += 1
         if self.decide_at == "eval":

@@ -332,6 +332,7 @@ ARGUMENTS: Final[dict[str, dict[str, str]]] = {
         "swa_lr": "swa_lrs=[[0.05]]",
         "anneal_strategy": "annealing_strategy='cos'",
     },
+    "BackboneFinetuning": {"unfreeze_backbone_at_epoch": "unfreeze='[[10]]ep'"},
     "ProgressBar": {
         **dict.fromkeys(("refresh_rate", "mininterval"), "every=…"),
         **dict.fromkeys(("leave", "process_position", "file"), "leave it out, or style='plain'"),

@@ -69,7 +69,7 @@ def lightning(epochs: int, at: int, first: float, factor: Any, head: float, alig
 
 
 def test_its_rate_doubles_until_it_is_that_of_the_head() -> None:
-    found = rates(BackboneFinetuning(1))
+    found = rates(BackboneFinetuning("1ep"))
     assert found == pytest.approx(lightning(6, 1, 0.01, lambda epoch: 2, 0.1, True))
     assert found == [None, *(pytest.approx(rate) for rate in (0.01, 0.02, 0.04, 0.08, 0.1))]
 
@@ -193,10 +193,10 @@ def test_a_model_without_such_a_layer_is_an_error_with_the_nearest_names() -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"unfreeze_backbone_at_epoch": -1}, r"BackboneFinetuning\(unfreeze_backbone_at_epoch=-1\): must be >= 0\."),
+        ({"unfreeze": -1}, r"BackboneFinetuning\(unfreeze=-1\): must be >= 0\."),
         (
-            {"unfreeze_backbone_at_epoch": "2ep"},
-            r"BackboneFinetuning\(unfreeze_backbone_at_epoch='2ep'\): must be an integer\.",
+            {"unfreeze": "200st"},
+            r"BackboneFinetuning\(unfreeze='200st'\): must be in epochs, such as '10ep'\.",
         ),
         (
             {"lambda_func": 0},

@@ -131,7 +131,7 @@ class BestSoFar:
 
     def update_after_eval(self, run: Run) -> bool:
         """Update the best value in ``on_eval_end``. Return whether the weights are the best."""
-        wanted = run.stage == "val" and run.entry_point == "fit" and not self.monitor.startswith("train/")
+        wanted = run.stage == "val" and run.is_training_run and not self.monitor.startswith("train/")
         return wanted and self._update(run)
 
     def update_after_epoch(self, run: Run) -> bool:

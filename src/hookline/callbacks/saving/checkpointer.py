@@ -154,7 +154,7 @@ class Checkpointer(Callback):
             run.add_save_plan(plan)
 
     def on_eval_end(self, run: Run) -> None:
-        if self.on_eval and run.stage == "val" and run.entry_point == "fit":
+        if self.on_eval and run.stage == "val" and run.is_training_run:
             run.request_save(self._plan)
 
     def on_checkpoint_save(self, run: Run) -> None:

@@ -144,7 +144,7 @@ class ExportModel(Callback):
             self._take_sample(run)
 
     def on_eval_batch_end(self, run: Run) -> None:
-        if run.entry_point == "fit":
+        if run.is_training_run:
             self._take_sample(run)
 
     def on_eval_end(self, run: Run) -> None:

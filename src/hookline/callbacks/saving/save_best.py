@@ -141,7 +141,7 @@ class SaveBest(Callback):
 
     def around_eval(self, run: Run) -> Iterator[None]:
         """Run the test at the end of ``fit`` with the weights that ``fit`` returns."""
-        is_last = run.stage == "test" and run.entry_point == "fit" and self._is_trained
+        is_last = run.stage == "test" and run.is_training_run and self._is_trained
         weights = self._best.to_use(run) if is_last and self.load_best else None
         if weights is None:
             yield

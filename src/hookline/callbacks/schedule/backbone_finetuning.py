@@ -16,6 +16,7 @@ from hookline.callbacks.schedule._schedulers import (
 )
 from hookline.callbacks.schedule.finetuning import Finetuning
 from hookline.errors import ArgumentError
+from hookline.progress import Duration
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -33,7 +34,7 @@ class BackboneFinetuning(Finetuning):
     parameter outside the backbone. Within an epoch, schedulers change both learning rates in proportion.
 
     Args:
-        unfreeze_backbone_at_epoch: Epoch at which the backbone is unfrozen, counted from 0.
+        unfreeze: Start of training the backbone, such as ``"10ep"`` or the number of the epoch, counted from 0.
         backbone: Name of the layer that is the backbone.
         lambda_func: Factor for the learning rate of the backbone at each epoch after the first unfrozen one. A
             number, or a function of the epoch, counted from 1.
@@ -69,7 +70,7 @@ class BackboneFinetuning(Finetuning):
 
     def __init__(
         self,
-        unfreeze_backbone_at_epoch: int = 10,
+        unfreeze: int | str | Duration = "10ep",
         *,
         backbone: str = "backbone",
         lambda_func: float | Callable[[int], float] = 2.0,
@@ -81,17 +82,18 @@ class BackboneFinetuning(Finetuning):
         rounding: int = 12,
         optimizer: str | None = None,
     ) -> None:
-        if unfreeze_backbone_at_epoch < 0:
-            raise ArgumentError(
-                f"BackboneFinetuning(unfreeze_backbone_at_epoch={unfreeze_backbone_at_epoch}): must be >= 0."
-            )
+        start = unfreeze if isinstance(unfreeze, int) else Duration.parse(unfreeze, "BackboneFinetuning(unfreeze=…)")
+        if isinstance(start, Duration) and start.unit != "ep":
+            raise ArgumentError(f"BackboneFinetuning(unfreeze={str(start)!r}): must be in epochs, such as '10ep'.")
+        self.unfreeze_epoch = start if isinstance(start, int) else int(start.value)
+        if self.unfreeze_epoch < 0:
+            raise ArgumentError(f"BackboneFinetuning(unfreeze={unfreeze}): must be >= 0.")
         for name, value in (("backbone_initial_ratio_lr", backbone_initial_ratio_lr), ("lambda_func", lambda_func)):
             if not callable(value) and value <= 0:
                 raise ArgumentError(f"BackboneFinetuning({name}={value!r}): must be > 0.")
         if backbone_initial_lr is not None and backbone_initial_lr <= 0:
             raise ArgumentError(f"BackboneFinetuning(backbone_initial_lr={backbone_initial_lr!r}): must be > 0.")
         super().__init__(backbone, train_bn=train_bn, optimizer=optimizer)
-        self.unfreeze_backbone_at_epoch = unfreeze_backbone_at_epoch
         self.backbone = backbone
         self.lambda_func = lambda_func
         self.backbone_initial_ratio_lr = backbone_initial_ratio_lr
@@ -113,7 +115,7 @@ class BackboneFinetuning(Finetuning):
         head = float(optimizer.param_groups[lead]["lr"])
         if self.rate is not None:
             self._raise(run, epoch, optimizer, head)
-        elif epoch >= self.unfreeze_backbone_at_epoch:
+        elif epoch >= self.unfreeze_epoch:
             ratio, given = self.backbone_initial_ratio_lr, self.backbone_initial_lr
             self.rate = head * ratio if given is None else given
             parameters = dict(run.model.named_parameters())

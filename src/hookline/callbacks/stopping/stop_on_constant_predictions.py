@@ -102,7 +102,7 @@ class StopOnConstantPredictions(Callback):
         self._begin()
 
     def on_eval_batch_end(self, run: Run) -> None:
-        if run.stage != "val" or run.entry_point != "fit":
+        if run.stage != "val" or not run.is_training_run:
             return
         rows = self._rows(run.outputs)
         least, most = rows.amin(0), rows.amax(0)

@@ -214,7 +214,7 @@ class StopOnNaN(Callback):
     # -- metrics -----------------------------------------------------------------------------------
 
     def on_eval_end(self, run: Run) -> None:
-        if self._metrics and run.stage == "val" and run.entry_point == "fit":
+        if self._metrics and run.stage == "val" and run.is_training_run:
             self._check(run, [name for name in self._metrics if name.startswith("val/")])
 
     def on_metrics_ready(self, run: Run) -> None:

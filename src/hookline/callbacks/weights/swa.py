@@ -181,7 +181,7 @@ class SWA(AveragingCallback):
     # -- evaluation and end of the fit ----------------------------------------------------------
 
     def around_eval(self, run: Run) -> Iterator[None]:
-        if self.evaluate and run.entry_point == "fit" and run.stage == "val" and run.ending is not None:
+        if self.evaluate and run.is_training_run and run.stage == "val" and run.ending is not None:
             # The last evaluation measures the model that `fit` returns.
             self._compute_statistics(run)
         yield from super().around_eval(run)
