@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache, wraps
-from numbers import Integral, Real
+from numbers import Real
 from types import NoneType, UnionType
 from typing import Any, Literal, TextIO, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -161,11 +161,12 @@ def _fits(value: object, kind: Any) -> bool:
     if origin in (Union, UnionType):
         return any(_fits(value, one) for one in inside)
     if origin is Literal:
-        return any(value is one or (type(value) is type(one) and value == one) for one in inside)
+        is_bool = isinstance(value, bool)  # Which equals 0 or 1.
+        return any(isinstance(value, type(one)) and is_bool is isinstance(one, bool) and value == one for one in inside)
     if kind is bool:
         return isinstance(value, bool)
     if kind in (int, float):
-        number = isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+        number = isinstance(value, int if kind is int else Real) and not isinstance(value, bool)
         return number and not math.isnan(cast("float", value))
     if kind is TextIO:
         return hasattr(value, "write")

@@ -368,9 +368,10 @@ ARGUMENTS: Final[dict[str, dict[str, str]]] = {
         **dict.fromkeys(("slack_webhook_url", "webhook_url"), "webhook='https://…'"),
         "recipient_email": "to='me@example.org'",
         "sender_email": "sender='run@example.org'",
-        "alerts": "when=[['val/loss > 2']]",
-        "payload": "apprise='discord://…' for other services",
+        "alerts": "when=[['val/loss > 2']], and add hl.StopOnNaN() for a loss that is not finite",
+        "payload": "apprise='discord://…', which knows the messages of many services",
     },
+    "ExportModel": {"rehearse": "leave it out: the export is tried when training ends"},
     "Upload": dict.fromkeys(("bucket", "remote_folder", "bucket_uri", "cloud_dir_prefix"), "to='s3://bucket/runs'"),
     "LoadWeights": {
         **dict.fromkeys(("load_path", "checkpoint_path", "ckpt_path"), "path='…'"),

@@ -88,6 +88,8 @@ class BackboneFinetuning(Finetuning):
         self.unfreeze_epoch = start if isinstance(start, int) else int(start.value)
         if self.unfreeze_epoch < 0:
             raise ArgumentError(f"BackboneFinetuning(unfreeze={unfreeze}): must be >= 0.")
+        if not backbone:
+            raise ArgumentError("BackboneFinetuning(backbone=''): name a submodule, such as 'backbone' or 'encoder'.")
         for name, value in (("backbone_initial_ratio_lr", backbone_initial_ratio_lr), ("lambda_func", lambda_func)):
             if not callable(value) and value <= 0:
                 raise ArgumentError(f"BackboneFinetuning({name}={value!r}): must be > 0.")
