@@ -81,9 +81,9 @@ CONSTRUCTS: dict[str, Callable[[], Any]] = {
     "a signal handler \\(SIGUSR1\\)": lambda: Constructing(lambda: signal.signal(signal.SIGUSR1, signal.SIG_IGN)),
     "the warnings filters": lambda: Constructing(lambda: warnings.simplefilter("ignore", UserWarning)),
     "a setting of torch \\(default dtype\\)": lambda: Constructing(lambda: torch.set_default_dtype(torch.float64)),
-    "draws from the global random state": lambda: Constructing(lambda: torch.rand(())),
+    "uses the global random state": lambda: Constructing(lambda: torch.rand(())),
     "the same object twice": lambda: SAME,
-    "no Callback": lambda: "EarlyStopping",
+    "not a Callback": lambda: "EarlyStopping",
     "ValueError: (.*)no such model": lambda: Constructing(lambda: int("no such model")),
 }
 
@@ -382,7 +382,7 @@ BROKEN: dict[str, dict[str, Callable[[], Any]]] = {
         "is on_\\w+ here": Foreign,
     },
     "docstring": {"has no docstring": Undocumented, "has no example": NoExample, "Expected:\\s+3": WrongExample},
-    "state_key": {"KeyOfAddress at \\d+": KeyOfAddress, "make it a text": NoKey},
+    "state_key": {"KeyOfAddress at \\d+": KeyOfAddress, "Make it a string": NoKey},
     "copies": {"cannot pickle": WithLock, "is itself": CopyIsItself, "other attributes": CopyLosesState},
     "optional": {
         "run.stop\\(\\)": lambda: At("step_settled", do=lambda run: run.stop("why"), optional=True),
@@ -396,7 +396,7 @@ BROKEN: dict[str, dict[str, Callable[[], Any]]] = {
     },
     "fit": {
         "LookupError: planted": lambda: At("eval_end", do=fail),
-        "it failed and was switched off: At.on_eval_end": lambda: At("eval_end", do=fail, optional=True),
+        "it failed and was disabled: At.on_eval_end": lambda: At("eval_end", do=fail, optional=True),
     },
     "accumulate": {"LookupError: planted": OneBatchAStep},
     "stop": {"LookupError: planted": lambda: At("stop", do=fail)},
@@ -414,12 +414,12 @@ BROKEN: dict[str, dict[str, Callable[[], Any]]] = {
     "fresh": {
         "a run changed SharedList.seen": SharedList,
         "a run changed SharedCounter.runs": SharedCounter,
-        "begins with another seen": SharedDefault,
+        "starts with a different seen": SharedDefault,
     },
     "state": {
         "state\\['value'\\] is a set": lambda: Stateful(lambda: {1, 2}),
         "state\\['value'\\]\\['at'\\]\\[0\\] is a function": lambda: Stateful(lambda: {"at": [fail]}),
-        "has keys that are no texts: 1": lambda: Stateful(lambda: {1: "one"}),
+        "has keys that are not strings: 1": lambda: Stateful(lambda: {1: "one"}),
         "differs in value": lambda: LoadsNothing(lambda: 1),
         "lists 'best', which it lacks": NoSuchAttribute,
         "no attribute 'popleft'": NeedsDeque,
@@ -431,14 +431,14 @@ BROKEN: dict[str, dict[str, Callable[[], Any]]] = {
         "model.out.weight": lambda: At("loss_ready", do=lambda run: setattr(run, "loss", run.loss * 1.001)),
     },
     "random": {
-        "the global state of torch": lambda: At("train_end", do=lambda run: torch.rand(())),
-        "the global state of random": lambda: At("train_step_end", do=lambda run: random.random()),
-        "the global state of numpy.random": lambda: At("epoch_end", do=lambda run: numpy.random.rand()),
+        "the global random state of torch": lambda: At("train_end", do=lambda run: torch.rand(())),
+        "the global random state of random": lambda: At("train_step_end", do=lambda run: random.random()),
+        "the global random state of numpy.random": lambda: At("epoch_end", do=lambda run: numpy.random.rand()),
     },
     "modes": {
-        "on the model": lambda: At("train_epoch_start", do=lambda run: run.model.eval()),
+        "the mode of the model": lambda: At("train_epoch_start", do=lambda run: run.model.eval()),
         "drop": lambda: At("eval_start", do=lambda run: part(run, "drop").train()),
-        "on grad mode": lambda: At("train_end", do=lambda run: torch.set_grad_enabled(False)),
+        "the mode of grad mode": lambda: At("train_end", do=lambda run: torch.set_grad_enabled(False)),
     },
     "leaves": {
         "a signal handler \\(SIGUSR1\\)": lambda: At("setup", do=lambda run: signal.signal(signal.SIGUSR1, fail)),
@@ -456,19 +456,19 @@ BROKEN: dict[str, dict[str, Callable[[], Any]]] = {
             "model_ready", do=lambda run: part(run, "out").weight.register_hook(lambda grad: None)
         ),
     },
-    "pickles": {"the state_key 'Named\\[another\\]'": PicklesAsAnother, "does not say why": Speechless},
+    "pickles": {"the state_key 'Named\\[another\\]'": PicklesAsAnother, "has no message": Speechless},
     "interrupt": {"LookupError: planted": lambda: At("interrupt", do=fail)},
     "resume": {
-        "the run ends with another": CountsUnsaved,
+        "the run ends with a different": CountsUnsaved,
         "its state differs in seen": SavesLess,
-        "a row too many, of extra/first": LogsTheFirst,
+        "an extra row of extra/first": LogsTheFirst,
         "it failed: At.on_checkpoint_loaded": lambda: At("checkpoint_loaded", do=fail, optional=True),
     },
     "metrics": {"it logs other/two": LogsMore},
     "failure": {
         "after an error in setup: .*also failed: AttributeError": NeedsSetup,
         "also failed: LookupError: planted": Hides,
-        "it failed and was switched off: HidesOptional.on_exception": HidesOptional,
+        "it failed and was disabled: HidesOptional.on_exception": HidesOptional,
     },
 }
 
@@ -558,7 +558,7 @@ def test_the_error_makes_no_further_callback(tmp_path: Path, monkeypatch: pytest
 
 
 def test_an_unknown_rule_is_an_error_with_a_suggestion() -> None:
-    with pytest.raises(SetupError, match="no rule 'wieghts'; did you mean 'weights'"):
+    with pytest.raises(SetupError, match=r"skip='wieghts'.*: no such rule. Did you mean 'weights'"):
         check_callback(Good, skip=("wieghts",))
 
 

@@ -472,11 +472,11 @@ def test_exception_and_teardown_of_a_callback_that_fails_there() -> None:
         ("on_validation_epoch_end", "is (on_)?eval_end here"),
         ("around_evla", "did you mean 'around_eval'"),
         ("eval", "did you mean 'around_eval'"),
-        (("train_start", ["train_end"]), "'train_start' is no scope"),
-        (3, "3 is no event"),
-        (("train_start", {}, {}), "give \\(event, \\{field: value\\}\\) or \\(scope, \\[events\\]\\)"),
-        (("train_start", 3), "give \\(event"),
-        ((3, {}), "give \\(event"),
+        (("train_start", ["train_end"]), "'train_start' is not a scope"),
+        (3, "3 is not an event"),
+        (("train_start", {}, {}), "Give \\(event, \\{field: value\\}\\) or \\(scope, \\[events\\]\\)"),
+        (("train_start", 3), "Give \\(event"),
+        ((3, {}), "Give \\(event"),
     ],
 )
 def test_a_wrong_item_is_an_error_with_a_suggestion(item: Any, message: str) -> None:
@@ -487,10 +487,10 @@ def test_a_wrong_item_is_an_error_with_a_suggestion(item: Any, message: str) -> 
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        ("stpe", "run has no field 'stpe' to set; did you mean 'step'?"),
+        ("stpe", "run has no field 'stpe' to set. Did you mean 'step'?"),
         ("clock.stpe", "run has no field 'clock.stpe'"),
         ("line", "run has no field 'line'"),
-        ("xyzzy", "there is step, epoch"),
+        ("xyzzy", "The fields are step, epoch"),
     ],
 )
 def test_a_wrong_field_is_an_error_with_a_suggestion(field: str, message: str) -> None:

@@ -61,7 +61,7 @@ def test_a_script_that_hangs_is_killed_and_shows_its_output() -> None:
     source = "import time; print('started', flush=True); time.sleep(600)"
     with start_script(source) as script:
         script.wait_for("started")
-        with pytest.raises(AssertionError, match=r"did not end in 0\.1 s\nstdout: started"):
+        with pytest.raises(AssertionError, match=r"did not end in 0\.1 s\.\nstdout: started"):
             script.finish(0.1)
         assert script.process.returncode == -signal.SIGKILL
     with pytest.raises(AssertionError, match=r"did not end in 0\.1 s"):

@@ -69,8 +69,8 @@ def _names(given: Iterable[str], argument: str) -> tuple[str, ...]:
     for name in names:
         if name not in RULES:
             close = get_close_matches(name, RULES, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"the rules are {', '.join(RULES)}"
-            raise SetupError(f"check_callback({argument}=…): no rule {name!r}; {hint}")
+            hint = f"Did you mean {close[0]!r}?" if close else f"The rules are {', '.join(RULES)}."
+            raise SetupError(f"check_callback({argument}={name!r}): no such rule. {hint}")
     return names
 
 

@@ -87,8 +87,8 @@ class Driven:
             item(self.run)
         else:
             raise RegistrationError(
-                f"{item!r} is no event; give 'train_start', ('train_step_end', {{'step': 1}}), "
-                f"('around_eval', [...]) or a function of run"
+                f"drive(): {item!r} is not an event. Give 'train_start', ('train_step_end', {{'step': 1}}), "
+                f"('around_eval', [...]) or a function of run."
             )
 
     def _send(self, name: str, fields: Fields, inner: Sequence[Any]) -> None:
@@ -102,7 +102,7 @@ class Driven:
             return
         event = _known(name, line)
         if inner:
-            raise RegistrationError(f"{name!r} is no scope, so nothing can happen inside it; did you mean 'around_…'?")
+            raise RegistrationError(f"drive(): {name!r} is not a scope and has no inner items. Use 'around_…'.")
         self.sent.append(name)
         payload = {key: fields[key] for key in event.gives if key in fields}
         stage.before(event, {key: value for key, value in fields.items() if key not in payload})
@@ -118,7 +118,7 @@ class Driven:
         if self.failures and not self._tolerant:
             failure = self.failures[0]
             failure.error.add_note(
-                f"in {failure.callback}.{failure.hook}; drive(…, tolerant=True) notes it as a run does"
+                f"in {failure.callback}.{failure.hook}; drive(…, tolerant=True) records it, as a run does"
             )
             raise failure.error
 
@@ -197,7 +197,7 @@ def _parts(item: tuple[Any, ...]) -> tuple[str, Fields, Sequence[Any]]:
     fields = [part for part in rest if isinstance(part, Mapping)]
     inner = [part for part in rest if isinstance(part, list | tuple)]
     if not isinstance(name, str) or len(fields) > 1 or len(inner) > 1 or len(rest) != len(fields) + len(inner):
-        raise RegistrationError(f"{item!r}: give (event, {{field: value}}) or (scope, [events])")
+        raise RegistrationError(f"drive(): {item!r} is invalid. Give (event, {{field: value}}) or (scope, [events]).")
     return name, fields[0] if fields else {}, inner[0] if inner else ()
 
 

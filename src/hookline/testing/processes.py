@@ -80,7 +80,7 @@ class Script:
             ended = self.process.poll()
             if (ended is not None and text not in self.stdout) or time.monotonic() > end:
                 why = f"did not print {text!r} in {timeout} s" if ended is None else f"ended ({ended}) without {text!r}"
-                raise AssertionError(f"the script {why}\n{self._shown()}")
+                raise AssertionError(f"The script {why}.\n{self._shown()}")
             time.sleep(POLL)
 
     def send(self, number: int, *, group: bool = False) -> None:
@@ -111,7 +111,7 @@ class Script:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             self._kill()
-            raise AssertionError(f"the script did not end in {timeout} s\n{self._shown()}") from None
+            raise AssertionError(f"The script did not end in {timeout} s.\n{self._shown()}") from None
         return subprocess.CompletedProcess(self.process.args, code, self.stdout, self.stderr)
 
     def _shown(self) -> str:

@@ -28,7 +28,7 @@ def pickles(factory: Factory) -> None:
     try:
         other = pickle.loads(pickle.dumps(callback))
     except Exception as error:
-        need(bool(str(error)), f"it cannot be pickled, and {type(error).__name__} does not say why")
+        need(bool(str(error)), f"it cannot be pickled, and {type(error).__name__} has no message")
         return
     need(other.state_key == callback.state_key, f"pickled, it has the state_key {other.state_key!r}")
     need(plain(vars(other)) == plain(vars(callback)), "pickled, it has other attributes")
@@ -51,7 +51,7 @@ def resume(factory: Factory) -> None:
                 Fit([_Leave(step), factory()], folder)()
             except Preempted:
                 left = True
-            need(left, f"a run that is told to leave at step {step} goes on")
+            need(left, f"a run that is preempted at step {step} continues")
             again = factory()
             run = Fit([again], folder, resume="auto")
             run()
@@ -62,16 +62,16 @@ def resume(factory: Factory) -> None:
             _compare(step, whole, again, expected, run)
             missing, more = rows - _rows(folder), _rows(folder) - rows
             need(not missing, f"after a resume at step {step} there is no row of {_words(missing)}")
-            need(not more, f"after a resume at step {step} there is a row too many, of {_words(more)}")
+            need(not more, f"after a resume at step {step} there is an extra row of {_words(more)}")
 
 
 def interrupt(factory: Factory) -> None:
     """Check Ctrl-C inside an epoch, and a second fit that continues."""
     with tried_out() as folder:
         run = Fit([_Interrupt(3), factory()], folder)
-        need(run().interrupted, "a run that was interrupted does not say so")
+        need(run().interrupted, "the result of an interrupted run is not marked as interrupted")
         run()
-        _no_failures(run, "it failed and was switched off")
+        _no_failures(run, "it failed and was disabled")
 
 
 def metrics(factory: Factory) -> None:
@@ -126,7 +126,7 @@ def _compare(step: int, whole: Callback, again: Callback, expected: Fit, run: Fi
     need(not changed, f"after a resume at step {step} its state differs in {', '.join(changed)}")
     weights, theirs = expected.weights(), run.weights()
     changed = [name for name in weights | theirs if weights.get(name) != theirs.get(name)]
-    need(not changed, f"after a resume at step {step} the run ends with another {', '.join(changed[:3])}")
+    need(not changed, f"after a resume at step {step} the run ends with a different {', '.join(changed[:3])}")
 
 
 def _rows(folder: Path) -> set[tuple[str, int]]:

@@ -42,7 +42,7 @@ def rule(check: Callable[[Factory], None]) -> Callable[[Factory], None]:
 def _no_failures(failures: tuple[Failure, ...]) -> None:
     """Raise the error of an optional callback, which a run would only disable."""
     if failures:
-        raise RuleError(f"it failed and was switched off: {failures[0]}") from failures[0].error
+        raise RuleError(f"it failed and was disabled: {failures[0]}") from failures[0].error
 
 
 # -- what it is ----------------------------------------------------------------------------------
@@ -54,14 +54,14 @@ def constructs(factory: Factory) -> None:
     with tried_out():
         before, run_before, random_before = surroundings(), running(), random_states()
         callback, other = factory(), factory()
-        need(isinstance(callback, Callback), f"the factory gave {callback!r}, which is no Callback")
-        need(callback is not other, "the factory gave the same object twice; give a new one each time")
-        need(not files_here(), f"to construct it writes files: {', '.join(files_here())}")
+        need(isinstance(callback, Callback), f"the factory returned {callback!r}, which is not a Callback")
+        need(callback is not other, "the factory returned the same object twice. Return a new callback at each call.")
+        need(not files_here(), f"its constructor writes files: {', '.join(files_here())}")
         changed = differences(before, surroundings())
-        need(not changed, f"to construct it changes {', '.join(changed)}")
-        need(random_before == random_states(), "to construct it draws from the global random state")
+        need(not changed, f"its constructor changes {', '.join(changed)}")
+        need(random_before == random_states(), "its constructor uses the global random state")
         started = left_running(run_before)
-        need(not started, f"to construct it starts {', '.join(started)}")
+        need(not started, f"its constructor starts {', '.join(started)}")
 
 
 @rule
@@ -74,20 +74,20 @@ def declares(factory: Factory) -> None:
     for field in ("reads", "writes", "state"):
         value = getattr(callback, field)
         well = isinstance(value, tuple) and all(isinstance(item, str) and item for item in value)
-        need(well, f"{field} = {value!r}; make it a tuple of texts")
+        need(well, f"{field} = {value!r}. Make it a tuple of strings.")
     for field in ("before", "after"):
         value = getattr(callback, field)
         well = isinstance(value, tuple) and all(isinstance(item, str | type) for item in value)
-        need(well, f"{field} = {value!r}; make it a tuple of names or classes")
+        need(well, f"{field} = {value!r}. Make it a tuple of names or classes.")
     events = callback.events
     well = isinstance(events, tuple) and all(isinstance(event, Event) for event in events)
-    need(well, f"events = {events!r}; make it a tuple of hl.Event")
-    need(isinstance(callback.optional, bool), f"optional = {callback.optional!r}; make it True or False")
-    need(isinstance(callback.name, str), f"name = {callback.name!r}; make it a text")
+    need(well, f"events = {events!r}. Make it a tuple of hl.Event.")
+    need(isinstance(callback.optional, bool), f"optional = {callback.optional!r}. Make it True or False.")
+    need(isinstance(callback.name, str), f"name = {callback.name!r}. Make it a string.")
     ranks: Any = callback.ranks
     listed = isinstance(ranks, set | frozenset) and all(isinstance(rank, int) and rank >= 0 for rank in ranks)
     well = listed or (isinstance(ranks, str) and ranks in ("all", "zero", "local_zero"))
-    need(well, f"ranks = {ranks!r}; use 'all', 'zero', 'local_zero' or a set of ranks")
+    need(well, f"ranks = {ranks!r}. Use 'all', 'zero', 'local_zero' or a set of ranks.")
 
 
 @rule
@@ -118,8 +118,8 @@ def state_key(factory: Factory) -> None:
     """Check that two equal callbacks have the same key, by which a resume finds the state."""
     made = factory(), factory()  # Keep both, or they could have the same address.
     one, other = (callback.state_key for callback in made)
-    need(isinstance(one, str) and bool(one), f"state_key = {one!r}; make it a text")
-    need(one == other, f"made twice alike, its state_key is {one!r} and {other!r}")
+    need(isinstance(one, str) and bool(one), f"state_key = {one!r}. Make it a string.")
+    need(one == other, f"two equal callbacks have the state_keys {one!r} and {other!r}")
 
 
 @rule
@@ -252,7 +252,7 @@ def fresh(factory: Factory) -> None:
     changed = [name for name in before | after if before.get(name) != after.get(name)]
     need(not changed, f"a run changed {', '.join(changed)}, which all instances share")
     changed = [name for name in made_before | made_after if made_before.get(name) != made_after.get(name)]
-    need(not changed, f"after a run a new instance begins with another {', '.join(changed)}")
+    need(not changed, f"after a run a new instance starts with a different {', '.join(changed)}")
 
 
 @rule
@@ -291,7 +291,7 @@ def random(factory: Factory) -> None:
         _, _, seen, expected = _beside_a_bare_run(factory, folder, 1)
         for key in seen.random.keys() & expected.random.keys():
             parts = [name for name, value in expected.random[key].items() if seen.random[key].get(name) != value]
-            need(not parts, f"it draws from the global state of {', '.join(parts)}, seen at {key[0]} in step {key[1]}")
+            need(not parts, f"it uses the global random state of {', '.join(parts)}, seen at {key[0]} in step {key[1]}")
 
 
 @rule
@@ -306,7 +306,7 @@ def modes(factory: Factory) -> None:
         _, _, seen, expected = _beside_a_bare_run(factory, folder, 1)
         for key in seen.modes.keys() & expected.modes.keys():
             parts = [name for name, mode in expected.modes[key].items() if seen.modes[key].get(name) != mode]
-            need(not parts, f"it leaves another mode on {', '.join(parts)}, seen at {key[0]} in step {key[1]}")
+            need(not parts, f"it changes the mode of {', '.join(parts)}, seen at {key[0]} in step {key[1]}")
 
 
 @rule

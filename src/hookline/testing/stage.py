@@ -315,5 +315,5 @@ class Stage:
 
 def _no_field(name: str) -> SetupError:
     close = get_close_matches(name, FIELDS, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there is {', '.join(FIELDS)}"
-    return SetupError(f"drive(): run has no field {name!r} to set; {hint}")
+    hint = f"Did you mean {close[0]!r}?" if close else f"The fields are {', '.join(FIELDS)}."
+    return SetupError(f"drive(): run has no field {name!r} to set. {hint}")

@@ -47,7 +47,7 @@ def containers(callback: Callback) -> dict[str, Any]:
 def check_same_state(callback: Callback, other: Callback) -> None:
     """Check that a callback can load the state of another one, and then saves the same state."""
     saved = callback.state_dict()
-    need(isinstance(saved, dict), f"state_dict() gave {saved!r}; make it a dict")
+    need(isinstance(saved, dict), f"state_dict() returned {saved!r}. Return a dict.")
     other.load_state_dict(_stored(saved, "state"))
     again = other.state_dict()
     changed = [key for key in saved | again if plain(saved.get(key)) != plain(again.get(key))]
@@ -65,7 +65,7 @@ def _stored(value: Any, where: str) -> Any:
         return torch.load(buffer, weights_only=True)
     if isinstance(value, Mapping):
         texts = all(isinstance(key, str) for key in value)
-        need(texts, f"{where} has keys that are no texts: {', '.join(repr(key) for key in value)}")
+        need(texts, f"{where} has keys that are not strings: {', '.join(repr(key) for key in value)}")
         return {key: _stored(item, f"{where}[{key!r}]") for key, item in value.items()}
     if isinstance(value, list | tuple | deque):
         return [_stored(item, f"{where}[{index}]") for index, item in enumerate(value)]
