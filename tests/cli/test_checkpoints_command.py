@@ -94,7 +94,7 @@ def test_ls_marks_what_matters_and_fits_80_columns(run: Path, capsys: pytest.Cap
 def test_ls_marks_the_best_by_the_metric_that_is_asked_for(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = out(capsys, "ls", run, "--monitor", "val/loss", "--mode", "max")
     assert [line.split()[0] for line in text.splitlines() if " best" in line] == ["step-00000010"]
-    assert "no checkpoint has a value of 'f1'; they have val/acc, val/loss" in refused(
+    assert "No checkpoint has a value of 'f1'. Available: val/acc, val/loss." in refused(
         capsys, "ls", run, "--monitor", "f1"
     )
 
@@ -144,7 +144,7 @@ def test_ls_of_a_run_that_does_not_say_takes_the_loss(run: Path, capsys: pytest.
 def test_ls_names_what_is_damaged_and_why(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "checkpoints" / "step-00000020" / "state.json").unlink()
     text = out(capsys, "ls", run)
-    assert "Not valid, and never used" in text
+    assert "Not valid, not used" in text
     assert "state.json: it is missing" in text
 
 
@@ -180,7 +180,7 @@ def test_a_hostile_name_cannot_steer_the_terminal(run: Path, capsys: pytest.Capt
 
 @pytest.mark.parametrize("verb", ["ls", "show", "verify"])
 def test_a_folder_that_is_no_run_is_one_line(tmp_path: Path, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    neither = "is neither a run's folder nor one of checkpoints"
+    neither = "contains neither a run nor checkpoints"
     assert neither in refused(capsys, verb, tmp_path)
     (tmp_path / "photos").mkdir()
     assert neither in refused(capsys, verb, tmp_path)
@@ -206,7 +206,7 @@ def test_a_run_that_has_saved_nothing_is_no_mistake(
 
 
 def test_what_needs_a_checkpoint_says_that_there_is_none(unsaved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert refused(capsys, "show", unsaved).endswith(f"no checkpoints in {unsaved / 'checkpoints'}\n")
+    assert refused(capsys, "show", unsaved).endswith(f"No checkpoints in {unsaved / 'checkpoints'}.\n")
     found = json.loads(out(capsys, "ls", unsaved, "--json"))
     assert (found["checkpoints"], found["rejected"]) == ([], [])
 
@@ -215,17 +215,17 @@ def test_a_folder_among_checkpoints_without_a_manifest_stays_not_valid(
     unsaved: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (unsaved / "checkpoints" / "odd").mkdir(parents=True)
-    assert "Not valid, and never used" in out(capsys, "ls", unsaved)
+    assert "Not valid, not used" in out(capsys, "ls", unsaved)
     assert "1 damaged" in out(capsys, "verify", unsaved, code=1)
 
 
 def test_a_folder_of_runs_names_one_of_them(unsaved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert f"holds runs and is none: give one of them, such as {unsaved}" in refused(capsys, "ls", unsaved.parent)
+    assert f"contains runs, but is not a run. Give one, such as {unsaved}" in refused(capsys, "ls", unsaved.parent)
 
 
 def test_one_checkpoint_instead_of_a_run_is_explained(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(capsys, "ls", run / "checkpoints" / "step-00000010")
-    assert "is one checkpoint; give the run's folder" in said
+    assert "is one checkpoint. Give the run's folder" in said
 
 
 def test_errors_of_the_real_command_have_no_traceback(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_show_of_weights_only(run: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_show_of_a_name_that_is_not_there_lists_the_newest(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "newest: step-00000010, step-00000020" in refused(capsys, "show", run, "step-3")
+    assert "Newest: step-00000010, step-00000020" in refused(capsys, "show", run, "step-3")
 
 
 def test_show_of_a_damaged_one_says_what_is_wrong(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -274,7 +274,7 @@ def test_show_of_a_damaged_one_says_what_is_wrong(run: Path, capsys: pytest.Capt
 def test_verify_is_content_with_a_sound_folder(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = out(capsys, "verify", run)
     assert text.count("ok ") == 5
-    assert text.endswith("all right\n")
+    assert text.endswith("all valid\n")
 
 
 def test_verify_finds_one_flipped_bit_and_one_missing_file(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -319,8 +319,8 @@ def test_a_dry_run_says_the_same_and_deletes_nothing(run: Path, capsys: pytest.C
 
 
 def test_prune_without_a_rule_deletes_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "say what is kept" in refused(capsys, "prune", run)
-    assert "without monitor=" in refused(capsys, "prune", run, "--keep-best", "1")
+    assert "Nothing to keep is given" in refused(capsys, "prune", run)
+    assert "Add monitor=" in refused(capsys, "prune", run, "--keep-best", "1")
     assert "last=0" in refused(capsys, "prune", run, "--keep-last", "0")
     assert "is not a duration" in refused(capsys, "prune", run, "--keep-every", "often")
     assert steps(run) == [10, 20, 30, 40, 50]
@@ -329,7 +329,7 @@ def test_prune_without_a_rule_deletes_nothing(run: Path, capsys: pytest.CaptureF
 def test_prune_does_not_touch_what_is_damaged(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "checkpoints" / "step-00000010" / "state.json").unlink()
     text = out(capsys, "prune", run, "--keep-last", "1")
-    assert "not touched: 1 damaged" in text
+    assert "not deleted: 1 damaged" in text
     assert (run / "checkpoints" / "step-00000010").exists()
 
 

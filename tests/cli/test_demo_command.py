@@ -75,4 +75,4 @@ def test_explain_says_who_runs_when_and_why_and_trains_nothing(
 @pytest.mark.parametrize("epochs", ["0", "-1"])
 def test_no_epochs_are_an_error_in_one_line(epochs: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--epochs", epochs]) == 2
-    assert capsys.readouterr().out.splitlines() == [f"--epochs {epochs}: give 1 or more"]
+    assert capsys.readouterr().out.splitlines() == [f"--epochs {epochs}: must be 1 or more."]

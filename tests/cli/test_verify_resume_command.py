@@ -108,7 +108,7 @@ def test_a_script_that_resumes_well_is_equal(verify: Verify, script: Path, tmp_p
         "uninterrupted: 10 steps",
         "killed: after the checkpoint of step 5",
         "resumed: from step 5 to 10",
-        "equal: at step 10 the resumed run is the uninterrupted one, in every bit",
+        "equal: at step 10 the resumed run is bitwise equal to the uninterrupted run",
     ]
     assert list(tmp_path.iterdir()) == [script]  # it leaves nothing behind
 
@@ -133,26 +133,26 @@ def test_a_fault_in_the_resume_is_found_right_after_it_and_named(
 def test_a_script_that_does_not_repeat_itself_is_told_from_a_bad_resume(verify: Verify, script: Path) -> None:
     done = verify("--steps", 10, script, "unseeded")
     assert done.returncode == 1
-    assert "different before the kill: two runs from the start are not the same at step 5" in done.stdout
-    assert "seed what is random" in done.stdout
+    assert "different before the kill: two runs from the start differ at step 5" in done.stdout
+    assert "Seed all its random generators" in done.stdout
     assert "resumed:" not in done.stdout
 
 
 def test_an_error_of_the_script_is_shown_with_its_last_lines(verify: Verify, script: Path) -> None:
     done = verify("--steps", 10, script, "fails")
     assert done.returncode == 2
-    assert "the script ended with exit code 1" in done.stderr
+    assert "The script ended with exit code 1" in done.stderr
     assert "ValueError: planted" in done.stderr
 
 
 def test_a_script_that_saves_nothing_is_told_so(verify: Verify, script: Path) -> None:
     done = verify("--steps", 10, script, "short")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "the script saved nothing: does it train with Hookline" in done.stderr
+    assert "The script saved nothing. It must train with Hookline" in done.stderr
 
 
 def test_bad_arguments_are_one_line(verify: Verify, script: Path, tmp_path: Path) -> None:
-    for arguments, said in (((tmp_path / "gone.py",), "is not a file"), (("--steps", 2, script), "give 4 or more")):
+    for arguments, said in (((tmp_path / "gone.py",), "is not a file"), (("--steps", 2, script), "must be 4 or more")):
         done = verify(*arguments)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert said in done.stderr

@@ -130,15 +130,15 @@ def test_a_script_without_a_fault_is_equal(verify: Verify, tmp_path: Path) -> No
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == [
         "uninterrupted: 14 steps",
-        "not by the script: it has no hl.Checkpointer, so this check saves for it; a kill would lose all",
+        "note: the script has no hl.Checkpointer, so only this check saves",
         "killed: after the checkpoint of step 7",
         "resumed: from step 7 to 14",
-        "equal: at step 14 the resumed run is the uninterrupted one, in every bit",
-        "not saved, and different at step 14 (a list by its length):",
+        "equal: at step 14 the resumed run is bitwise equal to the uninterrupted run",
+        "not saved, and different at step 14 (lists by their length):",
         "  Seen.steps: 14 and 7",  # not when it began, which differs in any two runs
         "  Seen.losses: 14 and 7",
         "  Sequential.1.state: 14 and 7",
-        "if it is to go on: name it in the callback's `state`, or make it a buffer of the module",
+        "To save an attribute, name it in the callback's `state`, or make it a buffer of the module.",
     ]
     assert list(tmp_path.iterdir()) == [tmp_path / "train.py"]
 
@@ -146,14 +146,14 @@ def test_a_script_without_a_fault_is_equal(verify: Verify, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("stops", "ended at step 9 of 14 (seen enough): give --steps 9, or fewer"),
-        ("short", "ended at step 3 of 14 (max_duration (3st) reached): there must be 4 steps or more"),
+        ("stops", "ended at step 9 of 14 (seen enough). Give --steps 9 or fewer."),
+        ("short", "ended at step 3 of 14 (max_duration (3st) reached). It must train for 4 steps or more."),
     ],
 )
 def test_a_script_that_ends_before_the_last_step_is_told_where_and_why(verify: Verify, fault: str, said: str) -> None:
     done = verify(fault)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"hookline verify-resume: the first fit of the script {said}\n"
+    assert done.stderr == f"hookline verify-resume: The first fit of the script {said}\n"
 
 
 in_chaos = pytest.mark.skipif(not os.environ.get("HOOKLINE_CHAOS"), reason="three processes each; in make chaos")
@@ -162,7 +162,7 @@ in_chaos = pytest.mark.skipif(not os.environ.get("HOOKLINE_CHAOS"), reason="thre
 @pytest.mark.parametrize(
     ("fault", "head", "first"),
     [
-        pytest.param("augmentation", "different before the kill: two runs from the start are not the same", "state/"),
+        pytest.param("augmentation", "different before the kill: two runs from the start differ", "state/"),
         pytest.param("scheduler", "different at step 8", "state/optimizers/SGD/param_groups/0/lr: "),
         pytest.param("callback", "different at step 8", "state/optimizers/SGD/state/", marks=in_chaos),
         pytest.param("loader", "different at step 8", "state/optimizers/SGD/state/", marks=in_chaos),

@@ -290,7 +290,7 @@ def test_a_page_of_another_site_can_neither_read_nor_frame_it(visit: Any, served
 
 def test_a_program_on_this_machine_without_the_token_sees_nothing(browse: Browse, served: Any) -> None:
     visit = browse(f"http://{served.address}/", server=served.address)
-    assert visit.page.inner_text("body").startswith("403 Forbidden: open the whole address")
+    assert visit.page.inner_text("body").startswith("403 Forbidden: open the full address")
     assert visit.page.locator("#page").count() == 0
     visit.wrong.clear()  # the browser reports the 403
 

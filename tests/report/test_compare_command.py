@@ -61,18 +61,18 @@ def test_an_earlier_comparison_is_written_over_and_another_file_is_not(
     page = tmp_path / "compare.html"
     assert main(["compare", *runs]) == 0
     first = page.stat().st_ino
-    assert "written over" not in capsys.readouterr().out
+    assert "overwritten" not in capsys.readouterr().out
     assert main(["compare", *runs]) == 0
     assert page.stat().st_ino != first
-    assert capsys.readouterr().out.splitlines()[-2:] == ["the file that was there is written over:", str(page)]
+    assert capsys.readouterr().out.splitlines()[-2:] == ["the existing file is overwritten:", str(page)]
     page.write_text("<!doctype html><title>my notes</title>")
     capsys.readouterr()
     assert main(["compare", *runs]) == 2
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err == (
-        f"hookline compare: {page} is there already, and is no comparison of runs: give another file with --output, "
-        f"which is written over if it is there\n"
+        f"hookline compare: {page} already exists and is not a comparison of runs. Give the file to write with "
+        f"--output; an existing file is then overwritten.\n"
     )
     assert "my notes" in page.read_text()
     assert main(["compare", *runs, "--table"]) == 0
@@ -84,7 +84,7 @@ def test_help_says_where_the_page_goes(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit):
         main(["compare", "--help"])
     text = " ".join(capsys.readouterr().out.split())
-    assert "The page is compare.html in the current folder, unless --output says otherwise" in text
+    assert "The page is compare.html in the current folder, or the file of --output" in text
 
 
 def test_what_the_machine_did_is_printed_if_it_is_asked_for(
@@ -110,7 +110,7 @@ def test_whose_last_values_are_not_those_of_its_weights_is_said(
     back = EventRow("restore", 100, 10, 1e6, put_back(50))
     samples.make_run(tmp_path / "kept", 60, status="stopped", events=(back,))
     assert main(["compare", "one", "kept", "--table"]) == 0
-    said = "kept: the weights of step 50 are put back. Above are its last values."
+    said = "kept: the weights of step 50 are put back. The table shows its last values."
     assert said in capsys.readouterr().out
     assert main(["compare", *runs, "--table"]) == 0
     assert "put back" not in capsys.readouterr().out
@@ -160,11 +160,11 @@ def test_a_run_that_failed_before_its_first_row_does_not_keep_the_others_from_be
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["one"], "one run alone, one, differs from nothing: give two or more"),
-        (["folder"], "one run alone, folder, differs from nothing: give two or more, such as folder/*"),
-        (["one", "two", "./one"], "one and one are the same run: give each once"),
-        (["one", "none"], "none is no run: there is no such folder"),
-        (["one", "empty"], "empty has no metrics: there is nothing to compare"),
+        (["one"], "one: one run alone cannot be compared. Give two or more."),
+        (["folder"], "folder: one run alone cannot be compared. Give two or more, such as folder/*."),
+        (["one", "two", "./one"], "one and one are the same run. Give each run once."),
+        (["one", "none"], "none is not a run: the folder does not exist."),
+        (["one", "empty"], "empty has no metrics to compare."),
         (["one", "two", "--table", "--output", "x.html"], "--table writes no page"),
         (["one", "two", "--output", "none/x.html"], "none/x.html cannot be written"),
     ],

@@ -54,7 +54,7 @@ def test_what_could_not_be_read_is_said(samples: ModuleType, tmp_path: Path) -> 
     with (folder / "metrics.jsonl").open("a") as file:
         file.write("torn\ntorn\n")
     assert page_data(read_run(folder))["notes"] == [
-        "run.json is missing; settings, costs and environment are not known.",
+        "run.json is missing. Settings, costs and environment are unknown.",
         "2 lines of metrics.jsonl or events.jsonl could not be read.",
     ]
 
@@ -149,8 +149,8 @@ def test_settings_events_and_files_without_end_make_no_page_of_5_mb_and_the_page
     data = data_of(page)
     assert len(data["settings"]["config"]) == 1_001
     assert data["settings"]["config"][-1][1].endswith(" more are in run.json")
-    assert data["status"]["reason"].endswith("… (2,980,000 characters more)")
-    assert "characters more)" in next(row for row in data["events"]["rows"] if row["name"] == "sink")["text"]
+    assert data["status"]["reason"].endswith("… (2,980,000 more characters)")
+    assert "more characters)" in next(row for row in data["events"]["rows"] if row["name"] == "sink")["text"]
     assert (len(data["files"]), data["more_files"]) == (1_000, 5_000)
     other = samples.make_run(tmp_path / "other", 60)
     both = render_compare([read_run(folder), read_run(other)])

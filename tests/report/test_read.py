@@ -136,11 +136,11 @@ def test_what_is_no_run_is_refused_with_a_way_out(samples: ModuleType, tmp_path:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
     for name, said in {
-        "none": "none is no run: there is no such folder",
-        "file": "it is a file; give the run's folder",
+        "none": "none is not a run: the folder does not exist",
+        "file": "it is a file. Give the run's folder",
         "empty": "it has neither metrics.jsonl nor run.json",
-        "project": "holds runs and is none: give one of them, such as .*project/first",
-        ".": "give one of them, such as .*project/first",
+        "project": "contains runs, but is not a run. Give one, such as .*project/first",
+        ".": "Give one, such as .*project/first",
     }.items():
         with pytest.raises(SetupError, match=said):
             read_run(tmp_path / name)
@@ -178,4 +178,4 @@ def test_a_comparison_does_not_wait_for_a_named_pipe(
     runs = [str(samples.make_run(tmp_path / name, 20, media=False)) for name in ("a", "b")]
     os.mkfifo(tmp_path / "compare.html")
     assert main(["compare", *runs]) == 2
-    assert "compare.html is there already" in capsys.readouterr().err
+    assert "compare.html already exists" in capsys.readouterr().err

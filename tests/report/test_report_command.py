@@ -40,10 +40,13 @@ def test_a_run_that_failed_before_its_first_metric_has_a_report(samples: ModuleT
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda folder: None, "there is no such folder"),
+        (lambda folder: None, "the folder does not exist"),
         (lambda folder: folder.mkdir(), "it has neither metrics.jsonl nor run.json"),
-        (lambda folder: folder.write_text("x"), "it is a file; give the run's folder"),
-        (lambda folder: (folder.mkdir(), (folder / "metrics.jsonl").touch()), "has no metrics: nothing was logged yet"),
+        (lambda folder: folder.write_text("x"), "it is a file. Give the run's folder"),
+        (
+            lambda folder: (folder.mkdir(), (folder / "metrics.jsonl").touch()),
+            "has no metrics. Nothing has been logged",
+        ),
         (lambda folder: (folder.mkdir(), (folder / "metrics.jsonl").write_text("x\n")), "1 lines could not be read"),
     ],
 )
@@ -73,7 +76,7 @@ def test_rows_that_cannot_be_read_are_one_line_and_code_2(
     (folder / "events.jsonl").unlink()
     (folder / "events.jsonl").mkdir()
     assert main(["report", str(folder)]) == 2
-    assert capsys.readouterr().err == f"hookline report: {folder / 'events.jsonl'} cannot be read: Is a directory\n"
+    assert capsys.readouterr().err == f"hookline report: {folder / 'events.jsonl'} cannot be read: Is a directory.\n"
 
 
 def test_a_link_and_a_pipe_are_written_to_and_stay_what_they_are(samples: ModuleType, tmp_path: Path) -> None:

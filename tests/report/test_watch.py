@@ -218,7 +218,7 @@ def test_a_page_that_cannot_be_made_says_why_and_the_others_live_on(
     monkeypatch.setattr(served.server.site, "answer", broken)
     reply = served.ask("/data")
     assert reply.status == 500
-    assert reply.body == "500 Internal Server Error: this page could not be made: KeyError: 'no such key'\n"
+    assert reply.body == "500 Internal Server Error: this page could not be built: KeyError: 'no such key'\n"
     assert served.ask("/").status == 200
 
 
@@ -247,7 +247,7 @@ def test_a_client_that_sends_one_byte_at_a_time_loses_its_connection(watch: Watc
 def test_ctrl_c_ends_it_with_exit_code_0(samples: ModuleType, tmp_path: Path) -> None:
     samples.make_run(tmp_path / "first", 60)
     with start_script(COMMAND, args=["watch", tmp_path]) as script:
-        script.wait_for("Ctrl-C ends it")
+        script.wait_for("Stop with Ctrl-C")
         script.send(signal.SIGINT)
         done = script.finish()
     assert (done.returncode, done.stderr) == (0, "")
@@ -259,7 +259,7 @@ def test_a_port_in_use_is_one_clear_line(served: Any, tmp_path: Path, capsys: py
     port = served.server.server_port
     assert main(["watch", str(tmp_path), "--port", str(port)]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"hookline watch: port {port} of 127.0.0.1 is in use")
+    assert said.startswith(f"hookline watch: --port {port}: the port is in use on 127.0.0.1")
     assert said.count("\n") == 1
 
 
@@ -272,4 +272,4 @@ def test_a_folder_that_is_not_there_is_one_clear_line(tmp_path: Path, capsys: py
     (tmp_path / "file").touch()
     for name, said in (("nothing", "does not exist"), ("file", "is a file")):
         assert main(["watch", str(tmp_path / name)]) == 2
-        assert f"hookline watch: {tmp_path / name} {said}; give the folder" in capsys.readouterr().err
+        assert f"hookline watch: {tmp_path / name} {said}. Give the folder" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from hookline.cli.console import wide_console
 
 
 def register(commands: Any) -> None:
-    parser = commands.add_parser("callbacks", help="list the callbacks, and those that installed packages offer")
+    parser = commands.add_parser("callbacks", help="list the callbacks of Hookline and of installed packages")
     parser.set_defaults(run=run)
 
 
@@ -31,9 +31,9 @@ def run(_arguments: argparse.Namespace) -> int:
     console.print(table)
     plugins = installed()
     if not plugins:
-        console.print("No installed package offers callbacks (entry points in the group hookline.callbacks).")
+        console.print("No installed package provides callbacks (entry points in the group hookline.callbacks).")
         return 0
-    offered = Table(title="Offered by packages: off, until you ask for them", box=box.SIMPLE_HEAD, title_justify="left")
+    offered = Table(title="From packages: disabled until you use them", box=box.SIMPLE_HEAD, title_justify="left")
     for column in ("name", "package", "factory"):
         offered.add_column(column, overflow="fold")
     for plugin in plugins:

@@ -101,7 +101,7 @@ def chosen_by(metric: str, mode: str) -> Text:
 
 
 def damaged(rejected: Sequence[Rejected]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Not valid, and never used", title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="Not valid, not used", title_justify="left")
     table.add_column("name", overflow="fold", min_width=13)
     table.add_column("why", overflow="fold")
     for item in rejected:
@@ -161,7 +161,7 @@ def details(checkpoint: Checkpoint, snapshot: Snapshot, marks: Sequence[str], no
     }
     return Group(
         _pairs(plain(checkpoint.name), head),
-        _pairs("Files, all as the manifest says", files),
+        _pairs("Files, all verified", files),
         _pairs("Tensors", {name: f"{count:,} in {size(held_bytes)}" for name, (count, held_bytes) in held.items()}),
         *([_pairs("State", rest)] if rest else []),
         *([_pairs("Callbacks", {str(name): short(value) for name, value in named.items()})] if named else []),
@@ -173,16 +173,16 @@ def short(value: Any, room: int = 200) -> str:
 
     >>> import torch
     >>> short({"lr": 0.1, "moments": torch.zeros(2, 3), "seen": [1, 2, 3, 4, 5, 6, 7]})
-    '{lr: 0.1, moments: float32 [2, 3], seen: [1, 2, 3, 4, … 7 in all]}'
+    '{lr: 0.1, moments: float32 [2, 3], seen: [1, 2, 3, 4, … 7 in total]}'
     """
     if isinstance(value, Tensor):
         text = f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     elif isinstance(value, Mapping):
         parts = [f"{key}: {short(part, 60)}" for key, part in list(value.items())[:8]]
-        text = "{" + ", ".join(parts) + (f", … {len(value)} in all" if len(value) > 8 else "") + "}"
+        text = "{" + ", ".join(parts) + (f", … {len(value)} in total" if len(value) > 8 else "") + "}"
     elif isinstance(value, list | tuple):
         parts = [short(part, 30) for part in value[:4]]
-        text = "[" + ", ".join(parts) + (f", … {len(value)} in all" if len(value) > 4 else "") + "]"
+        text = "[" + ", ".join(parts) + (f", … {len(value)} in total" if len(value) > 4 else "") + "]"
     else:
         text = repr(value)
     text = plain(text)

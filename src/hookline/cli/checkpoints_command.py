@@ -31,24 +31,24 @@ def register(commands: Any) -> None:
     about = "list, show, verify, prune or consolidate the checkpoints of a run"
     parser = commands.add_parser("checkpoints", help=about)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    listing = _verb(verbs, "ls", _ls, "all checkpoints, and what is damaged")
-    listing.add_argument("--monitor", metavar="M", help="mark the best by it (default: the run's own, or val/loss)")
-    listing.add_argument("--mode", choices=["min", "max"], help="which is better (default: by its name)")
-    listing.add_argument("--json", action="store_true", help="for programs")
-    showing = _verb(verbs, "show", _show, "what is in one checkpoint; it is read and its hashes are checked")
-    showing.add_argument("name", metavar="NAME", nargs="?", help="which (default: the latest)")
-    _verb(verbs, "verify", _verify, "compare every file with its hash; exit code 1 if one is damaged")
-    pruning = _verb(verbs, "prune", _prune, "delete all but the last, the best and the milestones")
-    pruning.add_argument("--keep-last", type=int, metavar="N", help="the newest N")
-    pruning.add_argument("--keep-best", type=int, metavar="K", help="the best K by --monitor")
+    listing = _verb(verbs, "ls", _ls, "list all checkpoints, and the damaged ones")
+    listing.add_argument("--monitor", metavar="M", help="metric of the best one (default: the run's, or val/loss)")
+    listing.add_argument("--mode", choices=["min", "max"], help="which value is better (default: by the metric's name)")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    showing = _verb(verbs, "show", _show, "show the content of one checkpoint, with its hashes verified")
+    showing.add_argument("name", metavar="NAME", nargs="?", help="name of the checkpoint (default: the latest)")
+    _verb(verbs, "verify", _verify, "compare every file with its hash (exit code 1 if one is damaged)")
+    pruning = _verb(verbs, "prune", _prune, "delete checkpoints, except the last, the best and one per interval")
+    pruning.add_argument("--keep-last", type=int, metavar="N", help="keep the newest N")
+    pruning.add_argument("--keep-best", type=int, metavar="K", help="keep the best K by --monitor")
     pruning.add_argument("--monitor", metavar="M", help="the metric for --keep-best")
-    pruning.add_argument("--mode", choices=["min", "max"], help="which is better (default: by its name)")
-    pruning.add_argument("--keep-every", metavar="D", help="one for each D of training, such as 1000st, 5ep or 2h")
-    pruning.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
-    about = "write the weights of a checkpoint, also of one that many processes wrote, as one file of safetensors"
-    joining = _verb(verbs, "consolidate", _consolidate, about, what="a checkpoint; or a run's folder, for its newest")
-    joining.add_argument("--to", metavar="FILE", type=Path, help="(default: NAME.safetensors in the run's folder)")
-    joining.add_argument("--force", action="store_true", help="replace a file that is there")
+    pruning.add_argument("--mode", choices=["min", "max"], help="which value is better (default: by the metric's name)")
+    pruning.add_argument("--keep-every", metavar="D", help="keep one per D of training, such as 1000st, 5ep or 2h")
+    pruning.add_argument("--dry-run", action="store_true", help="only print what would be deleted")
+    about = "write the weights of a checkpoint, sharded or not, as one safetensors file"
+    joining = _verb(verbs, "consolidate", _consolidate, about, what="a checkpoint, or a run's folder for its newest")
+    joining.add_argument("--to", metavar="FILE", type=Path, help="path (default: NAME.safetensors in the run's folder)")
+    joining.add_argument("--force", action="store_true", help="replace an existing file")
 
 
 def _verb(
@@ -74,9 +74,9 @@ def _store(folder: Path) -> Store:
     from hookline.checkpoint import Store
 
     if not folder.is_dir():
-        raise CheckpointNotFoundError(f"{folder} is not a folder; give that of a run")
+        raise CheckpointNotFoundError(f"{folder} is not a folder. Give the folder of a run.")
     if (folder / MANIFEST).exists():
-        raise SetupError(f"{folder} is one checkpoint; give the run's folder, and its name after it for 'show'")
+        raise SetupError(f"{folder} is one checkpoint. Give the run's folder, followed by the name for 'show'.")
     if _is_run(folder) or (folder / CHECKPOINTS).is_dir():
         return Store(folder / CHECKPOINTS)  # The other folders of a run are not checkpoints.
     store = Store(folder)
@@ -84,9 +84,9 @@ def _store(folder: Path) -> Store:
         return store
     beside = [found.path for found in store.rejected()]
     if runs := [path for path in beside if _is_run(path)]:
-        raise SetupError(f"{folder} holds runs and is none: give one of them, such as {folder / runs[-1].name}")
+        raise SetupError(f"{folder} contains runs, but is not a run. Give one, such as {folder / runs[-1].name}.")
     if not any((path / MANIFEST).exists() for path in beside):
-        raise CheckpointNotFoundError(f"{folder} is neither a run's folder nor one of checkpoints; give that of a run")
+        raise CheckpointNotFoundError(f"{folder} contains neither a run nor checkpoints. Give the folder of a run.")
     return store
 
 
@@ -134,7 +134,7 @@ def _ls(arguments: argparse.Namespace) -> int:
     best = _best(checkpoints, metric, mode)
     if arguments.monitor and best is None:
         have = sorted({name for checkpoint in checkpoints for name in checkpoint.about.metrics})
-        raise SetupError(f"no checkpoint has a value of {metric!r}; they have {', '.join(have) or 'no metrics'}")
+        raise SetupError(f"No checkpoint has a value of {metric!r}. Available: {', '.join(have) or 'no metrics'}.")
     marks = tables.marks(checkpoints, best)
     if arguments.json:
         found = tables.as_json(store.folder, checkpoints, rejected, marks)
@@ -191,9 +191,9 @@ def _show(arguments: argparse.Namespace) -> int:
     if not chosen:
         _raise_if_rejected(store, arguments.name)
         if not checkpoints:
-            raise CheckpointNotFoundError(f"no checkpoints in {store.folder}")
+            raise CheckpointNotFoundError(f"No checkpoints in {store.folder}.")
         known = ", ".join(checkpoint.name for checkpoint in checkpoints[-5:])
-        raise CheckpointNotFoundError(f"no valid checkpoint {arguments.name} in {store.folder}; newest: {known}")
+        raise CheckpointNotFoundError(f"No valid checkpoint {arguments.name} in {store.folder}. Newest: {known}.")
     checkpoint = chosen[0]
     marks = tables.marks(checkpoints, _best(checkpoints, *_monitor(store.folder, None, None)))[checkpoint.name]
     snapshot = store.load(checkpoint)
@@ -228,7 +228,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     bad += len(rejected)
     read = size(sum(checkpoint.size for checkpoint in checkpoints))
     all_of_them = counted(len(checkpoints) + len(rejected), "checkpoint")
-    print(f"{all_of_them}, {read} read: " + (f"{bad} damaged" if bad else "all right"))
+    print(f"{all_of_them}, {read} read: " + (f"{bad} damaged" if bad else "all valid"))
     return 1 if bad else 0
 
 
@@ -237,7 +237,7 @@ def _prune(arguments: argparse.Namespace) -> int:
     from hookline.checkpoint.retention import Keep, resumable, to_delete
 
     if arguments.keep_last is None and arguments.keep_best is None and arguments.keep_every is None:
-        raise SetupError("say what is kept: --keep-last N, --keep-best K --monitor M, --keep-every D, or several")
+        raise SetupError("Nothing to keep is given. Add --keep-last N, --keep-best K --monitor M or --keep-every D.")
     last = 1 if arguments.keep_last is None else arguments.keep_last
     monitor = arguments.monitor
     mode = "min" if monitor is None else direction(monitor, arguments.mode)
@@ -275,7 +275,7 @@ def _consolidate(arguments: argparse.Namespace) -> int:
         store = _store(path)
         newest = store.newest_valid(exact=False)
         if newest is None:
-            raise CheckpointNotFoundError(f"there is no valid checkpoint in {store.folder}")
+            raise CheckpointNotFoundError(f"No valid checkpoint in {store.folder}.")
         checkpoint = newest
     to = arguments.to or _run_folder(checkpoint.path.parent) / f"{checkpoint.name}.safetensors"
     done = consolidate(checkpoint, to, force=arguments.force)
@@ -292,4 +292,4 @@ def _report(gone: list[Checkpoint], store: Store, done: str) -> None:
     freed = sum(checkpoint.size for checkpoint in gone)
     print(f"{done} {counted(len(gone), 'checkpoint')}, {size(freed)} ({freed:,} bytes); {left} left")
     if rejected := store.rejected():
-        print(f"not touched: {len(rejected)} damaged, see 'hookline checkpoints ls'")
+        print(f"not deleted: {len(rejected)} damaged, see 'hookline checkpoints ls'")

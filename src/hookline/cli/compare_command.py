@@ -27,15 +27,15 @@ PAGE = "compare.html"
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "compare",
-        help="what differs between runs: settings, final metrics, curves",
-        description="Print the settings and final metrics that differ, and draw the curves over one another in a page. "
-        f"The page is {PAGE} in the current folder, unless --output says otherwise; its path is the last line. An "
-        "earlier comparison of that name is written over, and any other file is not.",
+        help="show the differences between runs: settings, final metrics, curves",
+        description="Print the settings and final metrics that differ, and write a page with the curves of all runs. "
+        f"The page is {PAGE} in the current folder, or the file of --output. Its path is the last line of the output. "
+        f"{PAGE} is overwritten only if it is an earlier comparison.",
     )
     parser.add_argument("folders", metavar="RUN", type=Path, nargs="+", help="folders of two or more runs")
-    parser.add_argument("--output", metavar="FILE", type=Path, help=f"where to write the page (default: {PAGE})")
-    parser.add_argument("--table", action="store_true", help="only print, write no page")
-    parser.add_argument("--all", action="store_true", help="print also what the machine did: speed, time, memory")
+    parser.add_argument("--output", metavar="FILE", type=Path, help=f"path of the page (default: {PAGE})")
+    parser.add_argument("--table", action="store_true", help="only print, do not write a page")
+    parser.add_argument("--all", action="store_true", help="also print metrics of the machine: speed, time, memory")
     parser.set_defaults(run=run)
 
 
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         runs = _read(arguments.folders)
         if arguments.table and arguments.output is not None:
-            raise SetupError("--table writes no page: leave it or --output out")
+            raise SetupError("--table writes no page and cannot be combined with --output. Omit one of them.")
         page = arguments.output or Path(PAGE)
         if not arguments.table and arguments.output is None:
             _refuse_another_file(page)
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.table:
             from hookline.report import render_compare
 
-            before = "the file that was there is written over:\n" if page.exists() else ""
+            before = "the existing file is overwritten:\n" if page.exists() else ""
             print(f"{before}{save(render_compare(runs), page, to_device=True).absolute()}")
     except HooklineError as error:
         print(f"hookline compare: {error}", file=sys.stderr)
@@ -65,8 +65,8 @@ def _refuse_another_file(path: Path) -> None:
 
     if path.exists() and not is_comparison(path):
         raise SetupError(
-            f"{path.absolute()} is there already, and is no comparison of runs: give another file with --output, which "
-            f"is written over if it is there"
+            f"{path.absolute()} already exists and is not a comparison of runs. Give the file to write with --output; "
+            f"an existing file is then overwritten."
         )
 
 
@@ -76,16 +76,16 @@ def _read(folders: Sequence[Path]) -> list[RunData]:
 
     if len(folders) < 2:
         hint = f", such as {folders[0]}/*" if folders[0].is_dir() and not is_run(folders[0]) else ""
-        raise SetupError(f"one run alone, {folders[0]}, differs from nothing: give two or more{hint}")
+        raise SetupError(f"{folders[0]}: one run alone cannot be compared. Give two or more{hint}.")
     seen: dict[Path, Path] = {}
     for folder in folders:
         if (same := seen.setdefault(folder.resolve(), folder)) is not folder:
-            raise SetupError(f"{folder} and {same} are the same run: give each once")
+            raise SetupError(f"{folder} and {same} are the same run. Give each run once.")
     runs = [read_run(folder) for folder in folders]
     for found in runs:
         # A run that failed before its first row has settings, so ``runs/*`` may include it.
         if not found.series and not found.arrays and found.file is None:
-            raise SetupError(f"{found.folder} has no metrics: there is nothing to compare")
+            raise SetupError(f"{found.folder} has no metrics to compare.")
     return runs
 
 
@@ -109,7 +109,7 @@ def _print(runs: Sequence[RunData], *, machine: bool) -> None:
         console.print()
     for title, found_run in zip(titles(runs), runs, strict=True):
         if back := put_back_of(found_run):
-            console.print(Text(_plain(f"{title}: {back.text}. Above are its last values."), style="dim"))
+            console.print(Text(_plain(f"{title}: {back.text}. The table shows its last values."), style="dim"))
 
 
 def _counted(what: str, count: int, how: str) -> str:

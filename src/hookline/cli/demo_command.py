@@ -16,10 +16,10 @@ from hookline.progress.counted import counted
 
 def register(commands: Any) -> None:
     parser = commands.add_parser("demo", help="train a small CNN on real handwritten digits")
-    parser.add_argument("--epochs", type=int, default=30, help="at most so many (default: 30)")
-    parser.add_argument("--seed", type=int, default=0, help="for weights, shuffling and dropout (default: 0)")
+    parser.add_argument("--epochs", type=int, default=30, help="maximum number of epochs (default: 30)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights, shuffling and dropout (default: 0)")
     parser.add_argument("--folder", type=Path, default=None, help="the run's folder (default: a new one in runs/demo)")
-    parser.add_argument("--explain", action="store_true", help="print who runs when and why, and train nothing")
+    parser.add_argument("--explain", action="store_true", help="print which hook runs when and why, without training")
     parser.set_defaults(run=run)
 
 
@@ -30,17 +30,17 @@ def run(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if error.name not in ("sklearn", "numpy"):
             raise
-        console.print("The demo needs scikit-learn, which ships the digits: pip install 'hookline\\[demo]'")
+        console.print("The demo needs scikit-learn for its images. Install it with: pip install 'hookline\\[demo]'")
         return 2
     if arguments.epochs < 1:
-        console.print(f"--epochs {arguments.epochs}: give 1 or more")
+        console.print(f"--epochs {arguments.epochs}: must be 1 or more.")
         return 2
     demo = trainer(arguments.epochs, arguments.seed, arguments.folder)
     if arguments.explain:
         console.print(demo.explain(), highlight=False, markup=False, soft_wrap=True)  # Do not wrap lines in a pipe.
         return 0
     train, val, test = digits(arguments.seed)
-    console.print(f"Training on {_size(train)} digits, validating on {_size(val)}, {_size(test)} are held out.")
+    console.print(f"Training on {_size(train)} digits, validating on {_size(val)}, testing on {_size(test)}.")
     try:
         result = demo.fit(DigitsNet(arguments.seed), train, val, test)
     except HooklineError as error:
@@ -74,12 +74,12 @@ def _summary(result: Any) -> Group:
     counts = counted(clock.epoch, "epoch"), counted(clock.step, "step"), counted(clock.sample, "sample")
     table.add_row("trained", f"{', '.join(counts)}, {clock.seconds:.1f} s")
     for failure in result.failures:
-        table.add_row("switched off", str(failure))
+        table.add_row("disabled", str(failure))
     return Group(table, _costs(result))
 
 
 def _costs(result: Any) -> Table:
-    table = Table(box=box.SIMPLE, title="What each callback cost", title_style="bold", title_justify="left")
+    table = Table(box=box.SIMPLE, title="Cost of each callback", title_style="bold", title_justify="left")
     table.add_column("callback", no_wrap=True, max_width=24)
     table.add_column("hook", no_wrap=True)
     for column in ("calls", "ms", "share"):

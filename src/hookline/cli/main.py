@@ -32,7 +32,7 @@ COMMANDS = (
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line, run the command, and return the exit code."""
-    parser = argparse.ArgumentParser(prog="hookline", description="PyTorch training whose heart is its callbacks.")
+    parser = argparse.ArgumentParser(prog="hookline", description="Train PyTorch models with callbacks.")
     parser.add_argument("--version", action="version", version=f"hookline {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:

@@ -13,12 +13,12 @@ from hookline.errors import HooklineError, SetupError
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "report",
-        help="write a page about a run: one HTML file that needs nothing else",
-        description="Write a page about a run: one HTML file that needs no network and no other file.",
+        help="write the report of a run as one HTML file",
+        description="Write the report of a run as one HTML file, which needs no network and no other file.",
     )
     parser.add_argument("folder", metavar="RUN", type=Path, help="the run's folder")
     parser.add_argument(
-        "--output", metavar="FILE", type=Path, help="where to (default: report.html in the run's folder)"
+        "--output", metavar="FILE", type=Path, help="path of the report (default: report.html in the run's folder)"
     )
     parser.set_defaults(run=run)
 
@@ -40,7 +40,7 @@ def make(folder: Path, output: Path | None) -> Path:
     found = read_run(folder)
     if not found.rows:
         said = f" ({found.damaged:,} lines could not be read)" if found.damaged else ""
-        raise SetupError(f"{folder} has no metrics{said}: nothing was logged yet, so there is nothing to show")
+        raise SetupError(f"{folder} has no metrics{said}. Nothing has been logged yet.")
     path = folder / FILE if output is None else output
     return save(render_report(found), path, to_device=output is not None)
 
@@ -52,4 +52,4 @@ def save(page: str, path: Path, *, to_device: bool) -> Path:
     try:
         return write(page, path, to_device=to_device)
     except OSError as error:
-        raise SetupError(f"{path} cannot be written: {error.strerror or error}; give another with --output") from error
+        raise SetupError(f"{path} cannot be written: {error.strerror or error}. Use another --output.") from error

@@ -93,7 +93,7 @@ class ResumeCheck:
         saves = self._check_length(whole)
         self.say(f"uninterrupted: {self.steps} steps")
         if not saves:
-            self.say("not by the script: it has no hl.Checkpointer, so this check saves for it; a kill would lose all")
+            self.say("note: the script has no hl.Checkpointer, so only this check saves")
         self._train_and_kill(broken, save_at, kill_at)
         self.say(f"killed: after the checkpoint of step {kill_at}")
         found, unsteady = self._differ(whole, broken, kill_at)
@@ -101,7 +101,7 @@ class ResumeCheck:
         if found and not unseeded:
             return Finding(kill_at, found, before_the_kill=True)
         if unseeded:
-            self.say("not seeded, and not compared: Python's and NumPy's random states; Trainer(seed=0) seeds them")
+            self.say("note: the random states of Python and NumPy are not seeded, so not compared; use Trainer(seed=0)")
         self._train(broken, save_at, resume=True)
         self.say(f"resumed: from step {kill_at} to {self.steps}")
         paths = {difference.path for difference in unsteady}  # Attributes with times or with the path of the run.
@@ -120,13 +120,13 @@ class ResumeCheck:
         """
         found = _store(whole).checkpoints()
         if not found:
-            raise HooklineError("the script saved nothing: does it train with Hookline, and in its own process?")
+            raise HooklineError("The script saved nothing. It must train with Hookline, in its own process.")
         last = max(found, key=lambda checkpoint: checkpoint.about.step)
         step, state = last.about.step, _store(whole).load(last).state or {}
         if step < self.steps:
-            advice = f"give --steps {step}, or fewer" if step >= LEAST else f"there must be {LEAST} steps or more"
+            advice = f"Give --steps {step} or fewer." if step >= LEAST else f"It must train for {LEAST} steps or more."
             raise HooklineError(
-                f"the first fit of the script ended at step {step} of {self.steps} ({state.get('ended')}): {advice}"
+                f"The first fit of the script ended at step {step} of {self.steps} ({state.get('ended')}). {advice}"
             )
         return bool(state.get("verification", {}).get("saves", True))
 
@@ -190,8 +190,8 @@ def _at(folder: Path, step: int) -> Checkpoint:
     if not of_step:
         have = ", ".join(str(checkpoint.about.step) for checkpoint in found) or "none"
         raise CheckpointNotFoundError(
-            f"the {folder.name} run saved no checkpoint at step {step}, only at {have}: it ended before the "
-            f"uninterrupted one"
+            f"The {folder.name} run saved no checkpoint at step {step}, only at {have}. It ended before the "
+            f"uninterrupted run."
         )
     return of_step[-1]
 
@@ -209,4 +209,4 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def _failed(log: Path, code: int) -> HooklineError:
     last = log.read_text(errors="replace").strip().splitlines()[-15:]
-    return HooklineError(f"the script ended with exit code {code}; its last lines:\n" + "\n".join(last))
+    return HooklineError(f"The script ended with exit code {code}. Its last lines:\n" + "\n".join(last))

@@ -21,13 +21,13 @@ GROUPS = 8
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "verify-resume",
-        help="train a script twice, once killed and resumed, and compare every bit",
-        description="Runs SCRIPT for N steps; again, killed after N/2; and resumed. Then compares all that was saved: "
-        "exit code 0 if it is equal, 1 with the first state that differs, 2 if the script fails.",
+        help="check that a killed and resumed script gives bitwise equal results",
+        description="Run SCRIPT for N steps, run it again and kill it after N/2, resume it, and compare what is "
+        "saved. The exit code is 0 if all are equal, 1 if they differ, 2 if the script fails.",
     )
-    parser.add_argument("--steps", type=int, default=20, metavar="N", help="how many steps to train (default: 20)")
+    parser.add_argument("--steps", type=int, default=20, metavar="N", help="number of steps to train (default: 20)")
     parser.add_argument("script", metavar="SCRIPT", type=Path, help="a Python file that trains with Hookline")
-    parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="handed to the script")
+    parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script")
     parser.set_defaults(run=run)
 
 
@@ -35,9 +35,9 @@ def run(arguments: argparse.Namespace) -> int:
     from hookline.cli.resume_check import LEAST, ResumeCheck
 
     if not arguments.script.is_file():
-        return _refuse(f"{arguments.script} is not a file; give the script that trains")
+        return _refuse(f"{arguments.script} is not a file. Give a Python file that trains with Hookline.")
     if arguments.steps < LEAST:
-        return _refuse(f"--steps {arguments.steps}: give {LEAST} or more, so that there is something before and after")
+        return _refuse(f"--steps {arguments.steps}: must be {LEAST} or more.")
     with tempfile.TemporaryDirectory(prefix="hookline-verify-resume-") as folder:
         command = [str(arguments.script), *arguments.arguments]
         check = ResumeCheck(command, arguments.steps, Path(folder), say=lambda text: print(text, flush=True))
@@ -58,13 +58,13 @@ def _refuse(text: str) -> int:
 
 def _verdict(found: Finding) -> str:
     if not found.differences:
-        return f"equal: at step {found.step} the resumed run is the uninterrupted one, in every bit"
+        return f"equal: at step {found.step} the resumed run is bitwise equal to the uninterrupted run"
     if found.before_the_kill:
-        head = f"different before the kill: two runs from the start are not the same at step {found.step}"
-        hint = "the script does not repeat itself, resumed or not: seed what is random in it"
+        head = f"different before the kill: two runs from the start differ at step {found.step}"
+        hint = "The script is not deterministic, even without a resume. Seed all its random generators."
     else:
         head = f"different at step {found.step}"
-        hint = "the first value is of the uninterrupted run, the second of the resumed one"
+        hint = "The first value is from the uninterrupted run, the second from the resumed run."
     return "\n".join([head, f"  first: {found.differences[0]}", *_others(found.differences), hint])
 
 
@@ -73,10 +73,10 @@ def _begun_anew(found: Finding) -> str:
     lines, more = [f"  {text}" for text in found.begun_anew[:GROUPS]], len(found.begun_anew) - GROUPS
     return "\n".join(
         [
-            f"not saved, and different at step {found.step} (a list by its length):",
+            f"not saved, and different at step {found.step} (lists by their length):",
             *lines,
             *([f"  and {more:,} others"] if more > 0 else []),
-            "if it is to go on: name it in the callback's `state`, or make it a buffer of the module",
+            "To save an attribute, name it in the callback's `state`, or make it a buffer of the module.",
         ]
     )
 
@@ -89,4 +89,4 @@ def _others(differences: tuple[Difference, ...]) -> list[str]:
         groups[group] = groups.get(group, 0) + 1
     lines = [f"  {group}: {count:,} differ" for group, count in list(groups.items())[:GROUPS]]
     more = len(groups) - GROUPS
-    return lines + ([f"  and {more:,} other places"] if more > 0 else [])
+    return lines + ([f"  and {more:,} other groups"] if more > 0 else [])

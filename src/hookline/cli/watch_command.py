@@ -12,9 +12,9 @@ from hookline.errors import HooklineError, SetupError
 
 def register(commands: Any) -> None:
     about = "serve the reports of all runs under a folder, live, on the loopback address"
-    parser = commands.add_parser("watch", help=about, description=f"{about[0].upper()}{about[1:]}. Ctrl-C ends it.")
-    parser.add_argument("folder", metavar="RUNS", type=Path, help="the folder that holds the runs, or one run's own")
-    parser.add_argument("--port", type=int, default=0, help="the port on 127.0.0.1 (default: one that is free)")
+    parser = commands.add_parser("watch", help=about, description=f"{about[0].upper()}{about[1:]}. Stop with Ctrl-C.")
+    parser.add_argument("folder", metavar="RUNS", type=Path, help="folder with the runs, or the folder of one run")
+    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: a free port)")
     parser.set_defaults(run=run)
 
 
@@ -32,14 +32,14 @@ def _watch(folder: Path, port: int) -> int:
 
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
-        raise SetupError(f"{folder} {what}; give the folder that holds your runs, such as runs")
+        raise SetupError(f"{folder} {what}. Give the folder with your runs, such as runs.")
     site = WatchedSite(folder)
     try:
         with Server(site, port) as server:
             count = len(site.runs.find())
             print(f"watching {folder} ({count} {'run' if count == 1 else 'runs'} now)")
             print(f"open {server.url}")
-            print("Ctrl-C ends it; it changes nothing, and only this machine can reach it", flush=True)
+            print("Stop with Ctrl-C. The server is read-only, and only this machine can reach it.", flush=True)
             server.serve_forever(poll_interval=0.2)
     except KeyboardInterrupt:
         print()

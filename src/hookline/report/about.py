@@ -29,8 +29,8 @@ LABELS = {
 }
 LONGEST_REASON = 20_000
 _GONE = (
-    "Its process has ended without a word: killed, or the machine went down. "
-    'With resume="auto" it goes on from its newest checkpoint.'
+    "The process ended without recording a status: it was killed, or the machine went down. "
+    'With resume="auto" the run continues from its newest checkpoint.'
 )
 _ENDINGS = {
     "end": "finished",

@@ -17,10 +17,10 @@ def fallback(data: Mapping[str, Any]) -> str:
         status = data["status"]
         reason = f": {status['reason']}" if status["reason"] else ""
         parts.append(f"<p>{escape(status['label'] + reason)}</p>")
-        parts.append("<p>Curves need scripts. These are the final numbers.</p>")
+        parts.append("<p>The curves need JavaScript. These are the final values.</p>")
         parts.append(_table(("metric", "last", "step", "lowest", "highest"), map(_number, data["numbers"][:MOST])))
         if data["metrics"] > MOST:
-            parts.append(f"<p>{data['metrics'] - MOST:,} metrics more are in metrics.jsonl.</p>")
+            parts.append(f"<p>{data['metrics'] - MOST:,} more metrics are in metrics.jsonl.</p>")
     elif data["page"] == "compare":
         titles = [run["title"] for run in data["runs"]]
         for heading, key in (("Settings that differ", "settings"), ("Final metrics that differ", "metrics")):

@@ -16,9 +16,9 @@ def cut(text: str, longest: int = LONGEST) -> str:
     """Return the start of a string, with the number of characters that were cut.
 
     >>> cut("abcdef", 3)
-    'abc… (3 characters more)'
+    'abc… (3 more characters)'
     """
-    return text if len(text) <= longest else f"{text[:longest]}… ({len(text) - longest:,} characters more)"
+    return text if len(text) <= longest else f"{text[:longest]}… ({len(text) - longest:,} more characters)"
 
 
 def cut_apart(texts: Sequence[str]) -> list[str]:

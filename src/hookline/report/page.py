@@ -116,7 +116,7 @@ def page_data(run: RunData) -> Page:
 
 def _trouble(run: RunData) -> list[str]:
     """Return notes about files and lines that could not be read."""
-    notes = [f"{run.trouble}; settings, costs and environment are not known."] if run.trouble else []
+    notes = [f"{run.trouble}. Settings, costs and environment are unknown."] if run.trouble else []
     if run.damaged:
         lines = "1 line" if run.damaged == 1 else f"{run.damaged:,} lines"
         notes.append(f"{lines} of metrics.jsonl or events.jsonl could not be read.")
@@ -128,8 +128,8 @@ def _thinned(runs: Sequence[RunData], limit: int) -> list[str]:
     if all(len(series) <= limit for run in runs for series in run.series.values()):
         return []
     return [
-        f"Curves show at most {limit:,} points: of each group of values the first, the lowest, the highest and the "
-        f"last, so no extreme is lost. All {sum(run.rows for run in runs):,} rows are in metrics.jsonl."
+        f"Curves show at most {limit:,} points: the first, lowest, highest and last value of each group of values, so "
+        f"no extreme is lost. All {sum(run.rows for run in runs):,} rows are in metrics.jsonl."
     ]
 
 

@@ -85,7 +85,7 @@ class RunReader:
     Example:
         >>> RunReader(Path("no/such/folder")).read()
         Traceback (most recent call last):
-        hookline.errors.SetupError: no/such/folder is no run: there is no such folder
+        hookline.errors.SetupError: no/such/folder is not a run: the folder does not exist.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -152,7 +152,7 @@ class _RowFile:
             self._start_again()
             return 0.0
         except OSError as error:
-            raise SetupError(f"{self.path} cannot be read: {error.strerror or error}") from error
+            raise SetupError(f"{self.path} cannot be read: {error.strerror or error}.") from error
 
     def _goes_on(self, file: BinaryIO) -> bool:
         """Return True if the last line that was read is still at its position."""
@@ -199,11 +199,11 @@ def is_gone(folder: Path, file: RunFile | None) -> bool:
 
 def _refuse_no_run(folder: Path) -> None:
     if not folder.is_dir():
-        what = "it is a file; give the run's folder" if folder.exists() else "there is no such folder"
-        raise SetupError(f"{folder} is no run: {what}")
+        what = "it is a file. Give the run's folder." if folder.exists() else "the folder does not exist."
+        raise SetupError(f"{folder} is not a run: {what}")
     if is_run(folder):
         return
     runs = sorted(path.parent for path in [*folder.glob(f"*/{METRICS}"), *folder.glob(f"*/*/{METRICS}")])
     if runs:
-        raise SetupError(f"{folder} holds runs and is none: give one of them, such as {runs[-1]}")
-    raise SetupError(f"{folder} is no run: it has neither {METRICS} nor {FILE}; give the folder of a run")
+        raise SetupError(f"{folder} contains runs, but is not a run. Give one, such as {runs[-1]}.")
+    raise SetupError(f"{folder} is not a run: it has neither {METRICS} nor {FILE}. Give the folder of a run.")

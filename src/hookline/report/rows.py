@@ -100,7 +100,7 @@ class Rows:
         series = self.series.get(name)
         if series is None:
             if type(name) is not str:
-                raise TypeError(f"{name!r} is no name")
+                raise TypeError(f"{name!r} is not a name")
             series = Series(name, row["kind"])
             series.add(row["step"], row["epoch"], row["seconds"], value)
             self.series[name] = series
@@ -126,7 +126,7 @@ class Rows:
                 self._session += row.name in _BEGINNINGS
                 self.events.setdefault(row.name, Kept(KEEP_EVENTS)).add(Happened(self._session, row))
             case _:
-                raise TypeError(f"{row.kind!r} is no kind of row")
+                raise TypeError(f"{row.kind!r} is not a kind of row")
 
 
 # -- lines that are JSON and no rows ---------------------------------------------------------------
@@ -136,32 +136,32 @@ def _refuse_odd(row: Record) -> None:
     """Refuse fields of the wrong type: the file is untrusted."""
     for name in _TEXTS:
         if not isinstance(getattr(row, name, ""), str):
-            raise TypeError(f"{name} is no text")
+            raise TypeError(f"{name} is not a string")
     for name in _NUMBERS:
         number = getattr(row, name, 0)
         if isinstance(number, bool) or not isinstance(number, int | float):
-            raise TypeError(f"{name} is no number")
+            raise TypeError(f"{name} is not a number")
     if not isinstance(row.step, int) or not isinstance(row.epoch, int):
-        raise TypeError("a step and an epoch are whole numbers")
+        raise TypeError("step and epoch must be integers")
 
 
 def _refuse_cells(row: TableRow) -> None:
     cells = [*row.columns, *(cell for cells in row.rows for cell in cells)]
     if not all(cell is None or isinstance(cell, str | int | float) for cell in cells):
-        raise TypeError("a cell is a text or a number")
+        raise TypeError("a cell must be a string or a number")
 
 
 def _refuse_bins(row: HistogramRow) -> None:
     numbers = (*row.edges, *row.counts)
     if len(row.edges) != len(row.counts) + 1 or not all(isinstance(number, int | float) for number in numbers):
-        raise TypeError("a histogram has an edge more than counts, and they are numbers")
+        raise TypeError("a histogram must have numbers, and one more edge than counts")
 
 
 def _refuse_ragged(value: Any) -> None:
     """Refuse an array that is not rectangular."""
     shapes = {_shape(item) for item in value}
     if len(shapes) > 1:
-        raise TypeError("an array whose rows differ in length")
+        raise TypeError("the rows of an array must have the same length")
 
 
 def _shape(value: Any) -> tuple[int, ...]:
@@ -169,5 +169,5 @@ def _shape(value: Any) -> tuple[int, ...]:
         _refuse_ragged(value)
         return (len(value), *(_shape(value[0]) if value else ()))
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     return ()

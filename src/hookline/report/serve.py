@@ -150,11 +150,11 @@ class _Handler(BaseHTTPRequestHandler):
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or hosts[0].strip().lower() not in self.server.hosts:
             port = self.server.server_port
-            reason = f"the Host header does not name this server; if you forward the port, use {port} on both sides"
+            reason = f"the Host header does not name this server. If you forward the port, use {port} on both sides."
             self._refuse(HTTPStatus.FORBIDDEN, reason)
             return False
         if self.command not in ("GET", "HEAD"):
-            self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "this server is for reading only", ("Allow", "GET, HEAD"))
+            self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "this server is read-only.", ("Allow", "GET, HEAD"))
             return False
         return True
 
@@ -163,12 +163,12 @@ class _Handler(BaseHTTPRequestHandler):
             url = urlsplit(self.path)
             query = parse_qs(url.query, max_num_fields=400)
         except ValueError:
-            self._refuse(HTTPStatus.BAD_REQUEST, "the address cannot be read")
+            self._refuse(HTTPStatus.BAD_REQUEST, "the address is invalid.")
             return
         if url.path == "/" and "token" in query:
             self._welcome(query["token"])
         elif not self._known():
-            self._refuse(HTTPStatus.FORBIDDEN, "open the whole address that 'hookline watch' prints, with its token")
+            self._refuse(HTTPStatus.FORBIDDEN, "open the full address that 'hookline watch' prints, with its token.")
         else:
             self._answer(url.path, query)
 
@@ -179,17 +179,17 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             answer = self.server.site.answer(path, query)
         except Exception as error:  # A run's files may contain anything; one bad run must not hide the others.
-            reason = f"this page could not be made: {type(error).__name__}: {error}"
+            reason = f"this page could not be built: {type(error).__name__}: {error}"
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, reason)
             return
         if answer is None:
-            self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here, or not any more")
+            self._refuse(HTTPStatus.NOT_FOUND, "this page does not exist, or no longer exists.")
         else:
             self._send(HTTPStatus.OK, answer)
 
     def _welcome(self, tokens: list[str]) -> None:
         if len(tokens) != 1 or not _same(tokens[0], self.server.token):
-            self._refuse(HTTPStatus.FORBIDDEN, "the token is wrong: 'hookline watch' prints a new one at each start")
+            self._refuse(HTTPStatus.FORBIDDEN, "the token is wrong. 'hookline watch' prints a new one at each start.")
             return
         cookie = f"{self.server.cookie}={self.server.session}; HttpOnly; SameSite=Strict; Path=/"
         self._send(HTTPStatus.OK, Answer(WELCOME), ("Set-Cookie", cookie))
@@ -229,9 +229,9 @@ def _same(given: str, wanted: str) -> bool:
 
 def _why_not(port: int, error: Exception) -> str:
     if isinstance(error, OverflowError):
-        return f"port {port} is none: ports go from 0 to 65535; leave --port out for one that is free"
+        return f"--port {port}: must be from 0 to 65535. Omit --port to use a free port."
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return f"port {port} of {ADDRESS} is in use; give another with --port, or leave it out for one that is free"
+        return f"--port {port}: the port is in use on {ADDRESS}. Give another port, or omit --port to use a free port."
     if isinstance(error, OSError) and error.errno == errno.EACCES:
-        return f"port {port} of {ADDRESS} is not for everyone; give one from 1024 on, or leave --port out"
-    return f"port {port} of {ADDRESS} cannot be had: {error}"
+        return f"--port {port}: permission denied on {ADDRESS}. Give 1024 or more, or omit --port to use a free port."
+    return f"--port {port}: cannot listen on {ADDRESS}: {error}."

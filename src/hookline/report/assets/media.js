@@ -25,7 +25,7 @@ function picture({ source, missing, caption, width, height }) {
 function textView({ text, cut }) {
   return [
     h("pre", { class: "text", tabindex: "0" }, text),
-    cut ? h("p", { class: "note" }, `${integer(cut)} characters more.`) : null,
+    cut ? h("p", { class: "note" }, `${integer(cut)} more characters.`) : null,
   ].reduce((box, part) => (part && box.append(part), box), h("div"));
 }
 

@@ -40,7 +40,7 @@ function numbersView([tiles, numbers, count]) {
     h("summary", {}, count === 1 ? "The only metric" : `All ${integer(count)} metrics`),
     numbersTable(numbers),
     count > numbers.length
-      ? h("p", { class: "note" }, `${integer(count - numbers.length)} metrics more are in metrics.jsonl.`)
+      ? h("p", { class: "note" }, `${integer(count - numbers.length)} more metrics are in metrics.jsonl.`)
       : null,
   );
   return [tiles.length ? h("div", { class: "tiles" }, tiles.map(tileView)) : null, all];
@@ -57,6 +57,6 @@ function filesView([files, more]) {
   const rows = files.map((row) => [row.name, row.file, bytes(row.size), integer(row.step)]);
   return card(
     table(["name", "file", { name: "size", number: true }, { name: "step", number: true }], rows),
-    more ? h("p", { class: "note" }, `${integer(more)} files more are in metrics.jsonl.`) : null,
+    more ? h("p", { class: "note" }, `${integer(more)} more files are in metrics.jsonl.`) : null,
   );
 }

@@ -114,7 +114,7 @@ function eventList(rows, counts) {
     {},
     h("div", { class: "chips" }, ...chips),
     place,
-    left > 0 ? h("p", { class: "note" }, `${integer(left)} events more are in events.jsonl.`) : null,
+    left > 0 ? h("p", { class: "note" }, `${integer(left)} more events are in events.jsonl.`) : null,
   );
 }
 
