@@ -236,5 +236,5 @@ def _check_name(name: object, of: str) -> None:
         raise ArgumentError(
             f"{of}(name={redact_text(name)!r}): must be 'run' or 'project/run'. Give a path as folder=."
         )
-    if not name.isprintable():
+    if any(ord(character) < ord(" ") for character in name):
         raise ArgumentError(f"{of}(name={name!r}): must not have line breaks or other control characters.")
