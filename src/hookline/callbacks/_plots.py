@@ -22,7 +22,7 @@ def check_matplotlib(who: str, hint: str = "") -> None:
 
     Args:
         who: Name of the callback, for the error.
-        hint: Another way to go on, for the error.
+        hint: Another solution, for the error.
     """
     if find_spec("matplotlib") is None:
         raise SetupError(f"{who} needs matplotlib: pip install 'hookline[plots]'{hint}")

@@ -108,7 +108,7 @@ class Checkpointer(Callback):
                 f"Checkpointer(folder={folder!r}): {FOLDER!r} holds nothing but checkpoints. Give another folder."
             )
         if monitor is not None:
-            self.reads = ("*", monitor)  # Hookline then finds a metric that nobody logs before the first step.
+            self.reads = ("*", monitor)  # Hookline then finds a metric that is never logged before step 1.
         self.monitor = monitor
         self.mode = "min" if monitor is None else monitor_mode("Checkpointer", monitor, mode)
         self.on_eval = on_eval
