@@ -261,6 +261,10 @@ _FIRED: dict[str, dict[str, tuple[str, ...]]] = {
         "on_predict_dataloader_iter_creation_end": ("predict_start",),
         "on_checkpoint_save": (),
     },
+    "Keras": {
+        **dict.fromkeys(("on_batch_begin", "on_batch_end"), ()),
+        "on_train_batch_end": ("train_batch_end", "train_step_end", "step_skipped"),
+    },
     "Hugging Face": {
         "on_pre_optimizer_step": ("optimizer_step_start",),
         "on_step_end": ("train_step_end", "step_skipped"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 CALLBACKS: Final = {
+    ("keras.src.callbacks.callback", "Callback"): "hookline.interop.keras",
     ("lightning.pytorch.callbacks.callback", "Callback"): "hookline.interop.lightning",
     ("pytorch_lightning.callbacks.callback", "Callback"): "hookline.interop.lightning",
     ("torchtnt.framework.callback", "Callback"): "hookline.interop.torchtnt",

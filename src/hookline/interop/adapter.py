@@ -173,6 +173,15 @@ def _in_turn(hooks: list[Hook]) -> Hook:
     return call
 
 
+def is_cut(run: Run) -> bool:
+    """True after Ctrl-C or a signal. In other libraries these are exceptions, after which no hook of an end is called.
+
+    Args:
+        run: The run.
+    """
+    return run.ending is not None and run.ending.kind in ("interrupt", "signal")
+
+
 def refuse(what: str, why: str) -> Never:
     """Raise for a part of another library that has no counterpart in Hookline."""
     raise RegistrationError(f"{what}: {why}")

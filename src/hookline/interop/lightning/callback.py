@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 
 import torch
 
-from hookline.interop.adapter import Adapter, Hook
+from hookline.interop.adapter import Adapter, Hook, is_cut
 from hookline.interop.lightning.checkpoint import added_state, load_added_state, state_of
 from hookline.interop.lightning.support import REFUSED
 from hookline.interop.lightning.trainer import FUNCTIONS, NAMES, LightningHost, Trainer
@@ -181,11 +181,6 @@ def _exception(run: Run, host: LightningHost, event: str) -> tuple[Any, ...]:
     return (KeyboardInterrupt() if event == "interrupt" else run.exception,)
 
 
-def _is_cut(run: Run) -> bool:
-    """True after Ctrl-C or a signal. In Lightning these are exceptions, after which no hook of an end is called."""
-    return run.ending is not None and run.ending.kind in ("interrupt", "signal")
-
-
 ARGUMENTS: Final[dict[str, Callable[[Run, LightningHost, str], tuple[Any, ...]]]] = {
     "setup": _function,
     "teardown": _function,
@@ -204,10 +199,10 @@ ARGUMENTS: Final[dict[str, Callable[[Run, LightningHost, str], tuple[Any, ...]]]
 
 ONLY: Final[dict[tuple[str, str], Callable[[Run, LightningHost], bool]]] = {
     ("on_train_batch_end", "train_batch_end"): lambda run, host: not run.window_is_full,
-    ("on_train_epoch_end", "epoch_end"): lambda run, host: not _is_cut(run),
-    ("on_train_end", "train_end"): lambda run, host: not _is_cut(run),
-    ("on_fit_end", "fit_end"): lambda run, host: not _is_cut(run),
-    ("teardown", "teardown"): lambda run, host: not host.has_failed and not _is_cut(run),
+    ("on_train_epoch_end", "epoch_end"): lambda run, host: not is_cut(run),
+    ("on_train_end", "train_end"): lambda run, host: not is_cut(run),
+    ("on_fit_end", "fit_end"): lambda run, host: not is_cut(run),
+    ("teardown", "teardown"): lambda run, host: not host.has_failed and not is_cut(run),
 }
 """Conditions for a hook at an event."""
 

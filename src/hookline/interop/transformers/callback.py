@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final
 
-from hookline.interop.adapter import Adapter, Hook
+from hookline.interop.adapter import Adapter, Hook, is_cut
 from hookline.interop.transformers.support import REFUSED
 from hookline.interop.transformers.trainer import NAMES, TransformersHost, names_with, with_prefix
 from hookline.run import Run
 
 LOGS: Final = {"on_log": "logs", "on_evaluate": "metrics", "on_predict": "metrics"}
 """Hooks that get values, and the name of the argument."""
+
+ONLY: Final[dict[tuple[str, str], Callable[[Run], bool]]] = {
+    ("on_substep_end", "train_batch_end"): lambda run: not run.window_is_full,
+    ("on_epoch_end", "train_epoch_end"): lambda run: not is_cut(run),
+    ("on_log", "train_end"): lambda run: not is_cut(run),
+    ("on_train_end", "train_end"): lambda run: not is_cut(run),
+}
+"""Conditions for a hook at an event."""
 
 
 class TransformersAdapter(Adapter):
@@ -55,7 +63,7 @@ class TransformersAdapter(Adapter):
 
     def caller(self, hook: str, event: str) -> Hook:
         call, adapter, argument = getattr(self.callback, hook), self, LOGS.get(hook, "")
-        is_substep = hook == "on_substep_end"
+        only = ONLY.get((hook, event))
 
         def plain(run: Run) -> None:
             host = adapter._host
@@ -73,11 +81,13 @@ class TransformersAdapter(Adapter):
             if found is not None and found is not control:
                 host.take(found)
 
-        def of_substep(run: Run) -> None:
-            if not run.window_is_full:
-                plain(run)
+        always = with_logs if argument else plain
 
-        return of_substep if is_substep else with_logs if argument else plain
+        def conditional(run: Run) -> None:
+            if only(run):  # type: ignore[misc]
+                always(run)
+
+        return always if only is None else conditional
 
     # -- state -----------------------------------------------------------------------------------
 

@@ -1,0 +1,209 @@
+"""``KerasAdapter``: one callback of Keras as a callback of Hookline."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import torch
+
+from hookline.errors import SetupError
+from hookline.interop.adapter import Adapter, Hook, is_cut
+from hookline.interop.keras.model import NAMES, KerasHost, Logs, eval_metrics, is_keras_model
+from hookline.interop.keras.support import REFUSED, SAVES_KERAS_MODEL
+from hookline.run import Run
+
+ALIASES: Final = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
+"""Hooks with a second name, which the first one calls by default."""
+
+NOT_STATE: Final = ("params", "_model", "min_delta")
+"""Attributes that a run sets. Keras changes the sign of ``min_delta`` when it first compares."""
+
+
+class KerasAdapter(Adapter):
+    """A callback of Keras in a run of Hookline."""
+
+    library = "Keras"
+    host = KerasHost
+    rule = NAMES
+    refused: ClassVar[Mapping[str, str]] = REFUSED
+
+    def __init__(self, callback: Any, **options: Any) -> None:
+        self._set_later = _names_of_code(type(callback))
+        self._initial = deepcopy(_plain_attributes(callback))
+        self._restored: dict[str, Any] = {}
+        self._has_begun = False
+        super().__init__(callback, **options)
+        kinds = {cls.__name__ for cls in type(callback).__mro__}
+        self.handles_nan = "TerminateOnNaN" in kinds  # type: ignore[misc]
+        self._saves_keras_model = not kinds.isdisjoint(SAVES_KERAS_MODEL)
+
+    def overrides(self, hook: str) -> bool:
+        names = (hook, ALIASES[hook]) if hook in ALIASES else (hook,)
+        return any(
+            not getattr(getattr(self.callback, name), "_is_default", False) or name in self._set_later for name in names
+        )
+
+    def monitored(self) -> Iterable[str]:
+        monitor = getattr(self.callback, "monitor", getattr(self.callback, "_monitor", None))
+        return (self.names.ours(monitor),) if isinstance(monitor, str) else ()
+
+    def begin(self, run: Run, host: KerasHost) -> None:
+        self._host, self._has_begun = host, False
+        host.serve(run)
+        host.names = replace(host.names, given={**host.names.given, **self.names.given})
+
+    def on_model_ready(self, run: Run) -> None:
+        if self._saves_keras_model and not is_keras_model(run.model):
+            raise SetupError(
+                f"{self.name} of Keras saves Keras models, but the model of this run is a {type(run.model).__name__}. "
+                f"Use hl.Checkpointer."
+            )
+        self._host.serve(run)
+        self.callback.set_params(self._host.params)
+        self.callback.set_model(self._host.model)
+
+    # -- hooks -----------------------------------------------------------------------------------
+
+    def caller(self, hook: str, event: str) -> Hook:
+        # A callback may set hooks on itself while it runs, so the hook is looked up in each call.
+        callback, arguments, only, adapter = self.callback, ARGUMENTS[hook], ONLY.get((hook, event)), self
+
+        def plain(run: Run) -> None:
+            host = adapter._host
+            host.serve(run)
+            getattr(callback, hook)(*arguments(run, host, event))
+
+        def conditional(run: Run) -> None:
+            if only(run):  # type: ignore[misc]
+                plain(run)
+
+        def first(run: Run) -> None:
+            plain(run)
+            vars(callback).update(adapter._restored)  # The hook resets what a checkpoint has restored.
+            adapter._restored, adapter._has_begun = {}, True
+
+        if hook == "on_train_begin":
+            return first
+        return plain if only is None else conditional
+
+    # -- state -----------------------------------------------------------------------------------
+
+    @property
+    def state_key(self) -> str:
+        """Key of the state in a checkpoint: the class, and the metric that it monitors."""
+        monitor = getattr(self.callback, "monitor", None)
+        return f"{self.kind}({monitor})" if isinstance(monitor, str) and not self.is_named else super().state_key
+
+    @property
+    def declares_state(self) -> bool:
+        return bool(self._initial)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the plain attributes that have changed since the callback was made: Keras has no other state."""
+        found = _plain_attributes(self.callback)
+        return {
+            name: _saved(value)
+            for name, value in found.items()
+            if name not in self._initial or not _equal(value, self._initial[name])
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        restored = {name: _loaded(value) for name, value in state.items()}
+        vars(self.callback).update(restored)
+        if not self._has_begun:
+            self._restored = restored
+
+
+def _nothing(run: Run, host: KerasHost, event: str) -> tuple[Any, ...]:
+    return ({},)
+
+
+def _eval_batch(run: Run, host: KerasHost, event: str) -> tuple[Any, ...]:
+    return host.eval_batch, {}
+
+
+def _batch_logs(run: Run, host: KerasHost, event: str) -> tuple[Any, ...]:
+    counted = event != "train_batch_end"  # The clock counts the batch before its update.
+    loss = run.loss.detach()
+    return run.clock.batch_in_epoch - counted, Logs(lambda: {"loss": loss.item()})
+
+
+ARGUMENTS: Final[dict[str, Callable[[Run, KerasHost, str], tuple[Any, ...]]]] = {
+    **dict.fromkeys(("on_train_begin", "on_test_begin", "on_predict_begin", "on_predict_end"), _nothing),
+    **dict.fromkeys(("on_test_batch_begin", "on_predict_batch_begin"), _eval_batch),
+    "on_epoch_begin": lambda run, host, event: (host.epoch, {}),
+    "on_epoch_end": lambda run, host, event: (host.epoch, host.logs),
+    "on_train_batch_begin": lambda run, host, event: (run.clock.batch_in_epoch, {}),
+    "on_train_batch_end": _batch_logs,
+    "on_test_batch_end": lambda run, host, event: (host.eval_batch, Logs(lambda: eval_metrics(run))),
+    "on_predict_batch_end": lambda run, host, event: (host.eval_batch, {"outputs": run.outputs}),
+    "on_test_end": lambda run, host, event: (host.eval_logs,),
+    "on_train_end": lambda run, host, event: (host.logs,),
+}
+"""Arguments of the hooks."""
+
+ONLY: Final[dict[tuple[str, str], Callable[[Run], bool]]] = {
+    ("on_train_batch_end", "train_batch_end"): lambda run: not run.window_is_full,
+    ("on_epoch_end", "epoch_end"): lambda run: not is_cut(run),
+    ("on_train_end", "train_end"): lambda run: not is_cut(run),
+}
+"""Conditions for a hook at an event."""
+
+
+def _names_of_code(kind: type) -> set[str]:
+    """Return the names that methods of a callback's own classes use. A hook among them may be set while it runs."""
+    return {
+        name
+        for cls in kind.__mro__
+        if cls.__module__.split(".")[0] not in ("keras", "builtins")
+        for value in vars(cls).values()
+        if inspect.isfunction(value)
+        for name in value.__code__.co_names
+    }
+
+
+def _plain_attributes(callback: Any) -> dict[str, Any]:
+    """Return the attributes of a callback that hold numbers, strings, arrays, or lists and dicts of them."""
+    own = {name: value for name, value in vars(callback).items() if name not in NOT_STATE}
+    return {name: value for name, value in own.items() if _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) for key in value) and all(map(_is_plain, value.values()))
+    return value is None or isinstance(value, bool | int | float | str | np.ndarray | np.generic)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return (
+        bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else type(one) is type(other) and one == other
+    )
+
+
+def _saved(value: Any) -> Any:
+    """Return a value with tensors in place of arrays."""
+    if isinstance(value, list | tuple):
+        return [_saved(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _saved(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _loaded(value: Any) -> Any:
+    """Return a value with arrays in place of tensors."""
+    if isinstance(value, list):
+        return [_loaded(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _loaded(item) for key, item in value.items()}
+    return value.cpu().numpy() if isinstance(value, torch.Tensor) else value
