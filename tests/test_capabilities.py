@@ -236,6 +236,7 @@ PROMISES = {
     "10 explained order": "events/test_explain.py::test_it_gives_for_each_event_who_runs_in_which_order_and_why",
     "11 callbacks of Lightning": "interop/test_lightning.py::test_a_shipped_callback_has_the_same_effect",
     "11 callbacks of TorchTNT": "interop/test_torchtnt.py::test_a_shipped_callback_has_the_same_effect",
+    "11 callbacks of Keras": "interop/test_keras.py::test_a_shipped_callback_has_the_same_effect",
     "11 callbacks of transformers": "interop/test_transformers.py::test_a_shipped_callback_has_the_same_effect",
     "11 modules of Lightning": "interop/test_lightning_modules.py::test_a_module_ends_as_in_lightning",
     "11 our callbacks in Lightning": "interop/test_lightning_guests.py::test_a_guest_does_the_same",

@@ -18,7 +18,7 @@ from hookline.events.spec import EVENTS, SCOPES, Event
 PACKAGE = Path(__file__).parents[1]
 DOCS = PACKAGE.parents[1] / "docs"
 LINE_LENGTH = 120
-LIBRARIES = {"torchtnt": "TorchTNT", "transformers": "Hugging Face"}
+LIBRARIES = {"torchtnt": "TorchTNT", "keras": "Keras", "transformers": "Hugging Face"}
 """Pages of other libraries under ``docs/interop``, and their names in ``FOREIGN_HOOKS``."""
 
 

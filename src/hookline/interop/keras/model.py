@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Never
 
-import numpy as np
 import torch
 
 from hookline.errors import SetupError
@@ -311,4 +310,4 @@ class Model(_Facade):
     @staticmethod
     def _array(tensor: torch.Tensor) -> Any:
         tensor = tensor.detach().cpu()
-        return np.array(tensor.float() if tensor.dtype is torch.bfloat16 else tensor)
+        return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy().copy()
