@@ -66,6 +66,9 @@ CODE = re.compile(
 QUOTED = re.compile(r"``[^`]*``|^ *>>> [\s\S]*?(?=\n\s*\n|\Z)|^ +\w+(?=: )|https?://\S+", re.M)
 
 CLEAN_FOLDERS = (
+    "loop/engine",
+    "loop/data",
+    "interop",
     ".",
     "callbacks",
     "callbacks/debug",

@@ -8,7 +8,7 @@ How to add a library:
    ``foreign.py``), ``host`` (a subclass of ``Host``, with what all callbacks of the library share in one run), ``rule``
    (the names of its metrics) and ``refused``, and it defines ``overrides`` and ``caller``. Import the library inside of
    functions only, or take its classes from the ``__mro__`` of the callback: nothing may be imported that is not there.
-4. What its callbacks see is a subclass of ``Facade``, with the attributes that can be answered and no others.
+4. Its callbacks see a subclass of ``Facade``, with the attributes that can be answered and no others.
 5. ``tests/interop/constraints-<library>.txt`` with its versions, and ``tests/interop/test_<library>.py``.
 """
 

@@ -16,7 +16,7 @@ Hook = Callable[[Run], None]
 
 
 class Host(Callback):
-    """What all callbacks of one library share in a run, such as the trainer that they see.
+    """The object that all callbacks of one library share in a run, such as the trainer that they see.
 
     A run has one host per library, before all adapters of that library. Its hooks keep the books. It declares that it
     logs nothing: the check for metrics that no callback logs would be skipped otherwise.
@@ -25,7 +25,7 @@ class Host(Callback):
     writes = ()
     library: ClassVar[str]
     shows: ClassVar[str]
-    """What its callbacks see, such as ``"the trainer"``."""
+    """Name of the object that its callbacks see, such as ``"the trainer"``."""
 
     run: Run
     """The ``run`` of the callback that is called now, so that a request for a stop names that callback."""

@@ -11,7 +11,7 @@ class Facade:
     """An object with those attributes of another library's object that Hookline can answer.
 
     Attributes are properties. An attribute that may be written has a setter. Any other read or write raises an
-    ``AttributeError``, because a setting that nothing reads must not be accepted in silence. A subclass keeps its own
+    ``AttributeError``, because a setting that nothing reads must not be accepted. A subclass keeps its own
     fields in ``__slots__`` and sets them in ``__init__`` with ``_set``.
     """
 

@@ -28,7 +28,7 @@ NEEDS_ENGINE = frozenset({"add_save_plan", "limit_batches", "listen_to_signals",
 
 
 class GuestHost(Protocol):
-    """What a trainer of another library tells about its run."""
+    """Facts that a trainer of another library gives about its run."""
 
     library: str
     model: torch.nn.Module

@@ -30,7 +30,7 @@ class SharedFeed:
     length: int | None
     """The number of the loader's batches in an epoch, if it is reliable. ``iterate`` reads it again."""
     notes: tuple[str, ...] = ()
-    """What is slow or not exact after a resume."""
+    """Reasons why a resume is slow or not exact."""
     stride: int
     """The number of batches that this rank's loader advances in one round of all ranks."""
     own: int = 1

@@ -23,7 +23,7 @@ class Feed(Protocol):
     length: int | None
     """The number of batches in an epoch, if it is reliable. ``iterate`` reads it again: data may grow."""
     notes: tuple[str, ...]
-    """What is slow or not exact after a resume."""
+    """Reasons why a resume is slow or not exact."""
 
     def iterate(self, epoch: int, start: int) -> Iterator[Any]:
         """Return the batches of an epoch, from a batch on. Earlier iterators must not be used again."""

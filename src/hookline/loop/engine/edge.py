@@ -282,7 +282,7 @@ class Edge:
         """True if an evaluation is due: by ``eval_every``, by request, or at the end. Never two of the same weights."""
         stop = self._requests.agreed.stop
         if stop is not None and stop.left_body:
-            return False  # The body was left, on this rank or on another: nobody is there to evaluate.
+            return False  # The body was left, on this rank or on another: no body evaluates.
         is_trained = self._weights.updates() > self._updates_before
         is_interrupted = stop is not None and stop.interrupt
         is_final = self.is_over and is_trained and self._agenda.has_evaluations and not is_interrupted
@@ -320,7 +320,7 @@ class Edge:
                 check_train_monitors(self._line, {*names, *map(self._book.inner_name, names)}, self.doubts)
             self._line.emit(self._line.hooks.metrics_ready)
             if self.vote():
-                self._book.end_interval(of_epoch=False)  # What monitors have just logged is of this step, too.
+                self._book.end_interval(of_epoch=False)  # Values that monitors have just logged belong to this step.
 
     def start_epoch(self) -> None:
         """Open the scopes of an epoch, and announce one that begins here."""
@@ -366,7 +366,7 @@ class Edge:
         self._line.emit(self._line.hooks.train_epoch_end)
 
     def end_epoch(self) -> None:
-        """The evaluation at the end of the epoch is done, too."""
+        """The evaluation at the end of the epoch is also done."""
         self.epoch_phase, self._is_last_step = EpochPhase.CLOSED, False
         self._line.emit(self._line.hooks.epoch_end)
         self._state.messages.end_epoch()
@@ -399,7 +399,7 @@ class Edge:
         self._agenda.plan(self._state.max_duration)
         self._scopes.enter(self._line.hooks.around_train)
         self._line.emit(self._line.hooks.train_start)
-        self.vote()  # On the time, too, before it decides anything.
+        self.vote()  # Also on the time, before the time decides anything.
         if self._requests.agreed.stop is None:
             self._is_announced = False  # The stop of the checkpoint was dropped.
         self._look()

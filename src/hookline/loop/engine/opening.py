@@ -1,4 +1,4 @@
-"""A run is opened and closed: folder, device, ranks, optimizers and resume; and all of it undone on every way out."""
+"""``Opening``: opens a run (folder, device, ranks, optimizers, resume), and closes it on every way out."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Opening:
         self._given_optimizer, self._given_scheduler = optimizer, scheduler
         self.line, self.module = state.line, state.module
         self.restore = ExitStack()
-        """What is undone when the run is closed."""
+        """Restores modes, gradients and handlers when the run is closed."""
         self._ready = False
         self._has_folder = False  # A fit has made it. An evaluation makes none.
         self._failed_stage = ""
@@ -148,20 +148,20 @@ class Opening:
             self.scopes.when_failing(self._tell_ranks)
 
     def _place_model(self) -> None:
-        """On the device, and over the ranks. What is sharded goes to the device in parts: whole it may not fit."""
+        """Move the model to the device, and shard it. A full model that is to be sharded may not fit on the device."""
         if not self.world.is_sharded:
             self.module.to(self.state.device)
         self._replaced = self.world.spread(self.module, roots_of(self.module, self.state.model)) or self._replaced
         if not self.world.is_alone:
-            self.module.to(self.state.device)  # what the strategy has left where it was
+            self.module.to(self.state.device)  # The strategy does not move modules that it does not shard.
 
     def _seed_this_rank(self) -> None:
-        """Dropout is not to be the same on all ranks; rank zero's is that of one process."""
+        """Seed this rank differently from the others, for dropout. Rank zero has the seed of a single process."""
         if self.settings.seed is not None and self.state.rank and not self._ready:
             seed_everything(mix(self.data.seed, self.state.rank))
 
     def _find_folder(self, *, make: bool) -> None:
-        """Agree on the run's folder; for a fit, rank zero makes it. Its default name has the time of one rank."""
+        """Agree on the folder of the run. Rank zero creates it for a fit; its default name contains the time there."""
         state = self.state
         if make and state.rank == 0:
             state.set_folder(*make_folder(self.settings, state.name, state.folder))
@@ -171,13 +171,14 @@ class Opening:
             self.records.stream.open(state.folder if state.rank == 0 else None)
 
     def move_held_modules(self, member: Member[Run]) -> None:
-        """Modules and metrics that a callback holds go where the model is."""
+        """Move the modules and metrics of a callback to the device of the model."""
         if not member.is_task:
             for value in vars(member.callback).values():
                 if isinstance(value, nn.Module) and value is not self.module:
                     value.to(self.state.device)
 
     def make_optimizers(self) -> None:
+        """Create the optimizers and schedulers from the arguments of the call, or with ``configure_optimizers``."""
         state, given, scheduler = self.state, self._given_optimizer, self._given_scheduler
         if given is None and hasattr(state.task, "configure_optimizers"):
             given = state.task.configure_optimizers(self.run)
@@ -195,7 +196,7 @@ class Opening:
         state.clock.updates.update({name: 0 for name in state.optimizers if name not in state.clock.updates})
 
     def _compile(self) -> None:
-        """In place, so that no key of the state dict is renamed."""
+        """Compile the model in place, so that the keys of the state dict stay."""
         options = self.settings.compile if isinstance(self.settings.compile, Mapping) else {}
         model = self.state.model
         parts = list(model.children()) if model is self.state.task else [model]
@@ -205,21 +206,21 @@ class Opening:
     # -- closing -------------------------------------------------------------------------------
 
     def failed(self, error: BaseException) -> BaseException:
-        """It ends the run, and the other ranks are told at once; what is to be raised."""
+        """Tell the other ranks about an error that ends the run. Return the error to raise."""
         self._failed_stage = self.state.failed_in[1] if self.state.failed_in[0] == id(error) else self.state.stage
         self._note_foreign_attribute(error)
         if self.state.batch is not MISSING:
-            add_place(error, self.state.where().partition(" (")[0])  # an evaluation that it has left is closed by now
+            add_place(error, self.state.where().partition(" (")[0])  # Without the evaluation, which is closed by now.
         error = self._tell_ranks(named_lazy_module(self.module, error))
         self.state.fail(error)
         return error
 
     def _tell_ranks(self, error: BaseException) -> BaseException:
-        """An error ends this rank, and the others hear of it; a forked child is not a rank."""
+        """Send an error that ends this rank to the other ranks. A forked child is not a rank."""
         return error if self.records.is_forked else self.world.failed(error)
 
     def _note_foreign_attribute(self, error: BaseException) -> None:
-        """Note where ``self.log`` and its like are here, if a task or callback has looked for it on itself."""
+        """Add a note to the error if a task or callback uses an attribute of another library, such as ``self.log``."""
         if not isinstance(error, AttributeError) or error.name not in ATTRIBUTES:
             return
         if any(error.obj is its for its in (self.state.task, *(member.callback for member in self.line.members))):
@@ -228,8 +229,8 @@ class Opening:
     def close(
         self, error: BaseException | None, finish_saves: Callable[[BaseException | None], list[BaseException]]
     ) -> BaseException | None:
-        """Leave all scopes, send ``exception`` and ``teardown``, put everything back; the error to raise."""
-        with self.world.patient():  # other ranks may have more to do
+        """Leave all scopes, send ``exception`` and ``teardown``, and restore everything. Return the error to raise."""
+        with self.world.patient():  # Other ranks may have more to do.
             return self._close(error, finish_saves)
 
     def _close(
@@ -241,7 +242,7 @@ class Opening:
             self.scopes.leave(because=error)
         try:
             error = first_of(error, finish_saves(error))
-        except BaseException as raised:  # a second signal: the hooks, and what is to be put back, come all the same
+        except BaseException as raised:  # A second signal: hooks and restoring follow all the same.
             error = first_of(error, [raised])
         if error is not None and not isinstance(error, Preempted):
             with state.failed_at(error, self._failed_stage or state.stage):
@@ -249,16 +250,16 @@ class Opening:
         error = first_of(error, line.emit_to_all(line.hooks.teardown))
         try:
             if not self.world.broken:
-                self.world.vote()  # a signal may have come to one rank in its teardown: all leave with its code
+                self.world.vote()  # After a signal to one rank in its teardown, all ranks exit with its code.
             if state.in_fit:
-                self.book.end_interval()  # what was logged in the last hooks, or before an error
+                self.book.end_interval()  # It contains values from the last hooks, or from before an error.
                 self._note_end(error)
-        except BaseException as raised:  # a full disk; Ctrl-C, of which others must hear, while they are waited for
+        except BaseException as raised:  # A full disk, or Ctrl-C during the wait for other ranks.
             told = raised if isinstance(raised, Exception) else self._tell_ranks(raised)
             error = first_of(error, [told])
         try:
             self.records.stream.close()
-        except BaseException as raised:  # a second Ctrl-C while it waits for a sink
+        except BaseException as raised:  # A second Ctrl-C during the wait for a sink.
             error = first_of(error, [raised])
         state.clock.pause()
         self.scopes.when_failing(None)

@@ -140,7 +140,7 @@ class Steps:
         self._clock.set_lengths(batches_per_step=batches)
         if self._agenda.has_epoch_fractions:
             self._agenda.look_now()  # Fractions of an epoch end at other steps.
-        # One batch per step in one process is the whole step: it needs no share, and backward is that of a bare loop.
+        # One batch per step in one process is the whole step: its backward is that of a bare loop.
         self._is_whole_step = batches == 1 and self._state.world_size == 1
         self._calls_backward_directly = self._is_whole_step and not self._is_scaled
 
@@ -518,7 +518,7 @@ class Steps:
             if self._calls_backward_directly and optimizer is None:
                 loss.backward()
             else:
-                weight = self._backward_with_share(loss, names, optimizer, weight, is_weighted=is_weighted)
+                weight = self._backward_with_fraction(loss, names, optimizer, weight, is_weighted=is_weighted)
             if self.keeps_losses:
                 self._keep_loss(loss, names, optimizer, weight)
         except Exception as error:
@@ -532,27 +532,27 @@ class Steps:
                 count_weight(name, window.count, weight, window.weight_sums, window.last_weights, state.where)
         return None
 
-    def _backward_with_share(
+    def _backward_with_fraction(
         self, loss: Any, names: tuple[str, ...], optimizer: Any, weight: Any, *, is_weighted: bool
     ) -> Any:
         """Differentiate a loss that is one of several in the step, is scaled, or is of one optimizer only."""
         state, window, world, precision, is_whole_step = (
             self._state, self._window, self._world, self._precision, self._is_whole_step,
         )  # fmt: skip
-        share = None if is_whole_step else self._share_of(weight)
+        fraction = None if is_whole_step else self._fraction_of(weight)
         if window.weight_sums and not is_whole_step and not world.is_sharded:
             for name in names:
                 if name in window.weight_sums:
                     warn_if_cleared(name, state.optimizers[name])
         if world.is_padding:
-            share = weight = 0
+            fraction = weight = 0
         sums = with_weight(names, window.count, weight, window.weight_sums, window.last_weights)
         world.before_backward(loss, names, sums, last=window.is_last_batch, weighted=is_weighted)
         if world.is_sharded and optimizer is not None:
             with others_untouched(optimizer, state.optimizers):  # Its leaves are not the parameters themselves.
-                precision.backward(loss, None, share)
+                precision.backward(loss, None, fraction)
         else:
-            precision.backward(loss, optimizer, share)
+            precision.backward(loss, optimizer, fraction)
         return weight
 
     def _backward_in_window(self, loss: Tensor, name: str, weight: Any) -> None:
@@ -561,14 +561,14 @@ class Steps:
         if window.weight_sums:
             warn_if_cleared(name, self._state.optimizers[name])
         weight = check_weight(weight, self._state.where)
-        self._precision.backward(loss, None, self._share_of(weight))
+        self._precision.backward(loss, None, self._fraction_of(weight))
         window.weight_sums[name] = window.weight_sums.get(name, 0) + weight
         window.last_weights[name] = window.count, weight
 
-    def _share_of(self, weight: Any) -> Any:
-        """Return the share of the step that a loss has. Gradients are divided by the sum of shares, if it is not 1.
+    def _fraction_of(self, weight: Any) -> Any:
+        """Return the fraction of the step that a loss is. A sum of fractions that is not 1 divides the gradients.
 
-        In one process the first weight is the unit. Each of two equal batches then has the share 1/2, as in a loop
+        In one process the first weight is the unit. Each of two equal batches then has the fraction 1/2, as in a loop
         that divides its loss by the number of batches, and nothing is left to divide.
         """
         window = self._window
@@ -679,8 +679,8 @@ class Steps:
             raise ScopeError("an update while run.swap_weights is open would change the swapped weights; end it before")
         overflow = moved = False
         if not self._calls_backward_directly and requests.agreed.skip is None:
-            shares = None if self._is_whole_step else self._share_of(window.weight_sums[name])
-            overflow = self._precision.finish_gradients(optimizer, shares)
+            fractions = None if self._is_whole_step else self._fraction_of(window.weight_sums[name])
+            overflow = self._precision.finish_gradients(optimizer, fractions)
         if hooks.gradients_ready and closure is None and not overflow and requests.agreed.skip is None:
             line.emit(hooks.gradients_ready)
         if overflow or requests.agreed.skip is not None:

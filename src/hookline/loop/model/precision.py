@@ -33,13 +33,13 @@ class Precision:
         """Return the autocast context for the forward."""
         return torch.autocast(self._device.type, dtype=self.dtype, enabled=enabled)
 
-    def backward(self, loss: torch.Tensor, optimizer: Optimizer | None, share: Any = None) -> None:
+    def backward(self, loss: torch.Tensor, optimizer: Optimizer | None, fraction: Any = None) -> None:
         """Compute the gradients of a loss, scaled if there is a scaler.
 
         Args:
             loss: The loss.
             optimizer: Only the parameters of this optimizer get a gradient. ``None``: all parameters.
-            share: Factor of the gradients. ``None``: 1.
+            fraction: Factor of the gradients. ``None``: 1.
         """
         own: list[torch.Tensor] | None = None
         if optimizer is not None:
@@ -47,21 +47,23 @@ class Precision:
             if not own:
                 raise LossError(f"every parameter of {type(optimizer).__name__} is frozen: this loss can move none")
         gradient = None
-        if share is not None and (self.scaler or share.__class__ is not float or loss.__class__ is not torch.Tensor):
-            loss = loss * share
-        elif share is not None:
-            # The same gradients as those of `loss * share`, with one operation of torch less. A new tensor each time,
+        if fraction is not None and (
+            self.scaler or fraction.__class__ is not float or loss.__class__ is not torch.Tensor
+        ):
+            loss = loss * fraction
+        elif fraction is not None:
+            # The same gradients as those of `loss * fraction`, with one operation less. The tensor is new each time,
             # because a parameter may take a view of it as its gradient.
-            gradient = loss.new_full((), share)
+            gradient = loss.new_full((), fraction)
         scaled = loss if self.scaler is None else self.scaler.scale(loss)
         scaled.backward(gradient, inputs=own)  # type: ignore[no-untyped-call]
 
-    def finish_gradients(self, optimizer: Optimizer, shares: Any) -> bool:
-        """Unscale the gradients, and divide them by the sum of shares of the accumulation window.
+    def finish_gradients(self, optimizer: Optimizer, fractions: Any) -> bool:
+        """Unscale the gradients, and divide them by the sum of fractions of the accumulation window.
 
         Args:
             optimizer: The optimizer that steps next.
-            shares: The sum of shares. ``None``: divide nothing.
+            fractions: The sum of fractions. ``None``: divide nothing.
 
         Returns:
             True if gradients overflowed in fp16. To read it waits for the device, as ``GradScaler.step`` does.
@@ -72,8 +74,8 @@ class Precision:
                 self._update_scale()
             self.scaler.unscale_(optimizer)
             self._unscaled.add(id(optimizer))
-        if shares is not None:
-            divide(optimizer, shares)
+        if fractions is not None:
+            divide(optimizer, fractions)
         if self.scaler is None:
             return False
         return any(bool(found.item()) for found in self.scaler._found_inf_per_device(optimizer).values())
