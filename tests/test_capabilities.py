@@ -239,6 +239,8 @@ PROMISES = {
     "11 callbacks of Keras": "interop/test_keras.py::test_a_shipped_callback_has_the_same_effect",
     "11 callbacks of transformers": "interop/test_transformers.py::test_a_shipped_callback_has_the_same_effect",
     "11 modules of Lightning": "interop/test_lightning_modules.py::test_a_module_ends_as_in_lightning",
+    "11 our callbacks in Keras": "interop/test_keras_guests.py::test_a_guest_does_the_same",
+    "11 our callbacks in transformers": "interop/test_transformers_guests.py::test_a_guest_does_the_same",
     "11 our callbacks in Lightning": "interop/test_lightning_guests.py::test_a_guest_does_the_same",
     "12 the report": "report/test_browser_report.py::test_every_chart_is_there_and_drawn",
     "12 compare": "report/test_compare.py::test_a_setting_is_listed_if_and_only_if_it_differs",

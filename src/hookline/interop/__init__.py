@@ -23,7 +23,7 @@ from hookline.errors import RegistrationError, kind_of
 from hookline.events import Callback
 from hookline.events.foreign_classes import CALLBACKS, adapter_module
 
-__all__ = ["adapt", "to_lightning"]
+__all__ = ["adapt", "to_keras", "to_lightning", "to_transformers"]
 
 
 def adapt(
@@ -84,3 +84,39 @@ def to_lightning(*callbacks: object) -> Any:
         >>> callback = hl.interop.to_lightning(hl.EMA(), hl.EarlyStopping("val/loss"))  # doctest: +SKIP
     """
     return import_module("hookline.interop.lightning.guest").to_lightning(*callbacks)
+
+
+def to_transformers(*callbacks: object) -> Any:
+    """Return one callback of transformers that runs callbacks of Hookline in its ``Trainer``.
+
+    Args:
+        *callbacks: The callbacks, such as ``hl.EMA()``. Order, filters, scopes and optional callbacks are as in
+            Hookline.
+
+    Raises:
+        RegistrationError: If a callback needs what the trainer of transformers does not have.
+        SetupError: If ``transformers`` is not imported.
+
+    Example:
+        >>> import hookline as hl
+        >>> callback = hl.interop.to_transformers(hl.EMA(), hl.EarlyStopping("val/loss"))  # doctest: +SKIP
+    """
+    return import_module("hookline.interop.transformers.guest").to_transformers(*callbacks)
+
+
+def to_keras(*callbacks: object) -> Any:
+    """Return one callback of Keras that runs callbacks of Hookline in ``Model.fit``, with the torch backend.
+
+    Args:
+        *callbacks: The callbacks, such as ``hl.EMA()``. Order, filters, scopes and optional callbacks are as in
+            Hookline.
+
+    Raises:
+        RegistrationError: If a callback needs what Keras does not have, such as gradients.
+        SetupError: If ``keras`` is not imported, or does not use the torch backend.
+
+    Example:
+        >>> import hookline as hl
+        >>> callback = hl.interop.to_keras(hl.EMA(), hl.EarlyStopping("val/loss"))  # doctest: +SKIP
+    """
+    return import_module("hookline.interop.keras.guest").to_keras(*callbacks)
