@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import warnings
+from importlib.util import find_spec
 from timeit import repeat
 from typing import Any
 
@@ -18,7 +19,12 @@ LIMIT_US = 3
 NUMBER = 2000
 
 
+TITLE = "A hook of another library's callback (µs)"
+
+
 def foreign_hooks(repeats: int) -> Section:
+    if find_spec("lightning") is None:
+        return Section(TITLE, [Figure("Lightning, on_train_batch_end", "not run")], "lightning is not installed.")
     warnings.simplefilter("ignore")
     import lightning.pytorch as pl
 
@@ -39,7 +45,7 @@ def foreign_hooks(repeats: int) -> Section:
         ("the same, two attributes of the trainer", Reading(), "train_step_end"),
     ]
     return Section(
-        "A hook of another library's callback (µs)",
+        TITLE,
         [_figure(*case, repeats) for case in cases],
         f"The hook is called {NUMBER} times in step 3 of a run. Quickest of {repeats} repeats, and their median.",
     )

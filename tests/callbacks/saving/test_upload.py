@@ -413,13 +413,16 @@ def test_live_files_are_uploaded_while_the_run_trains(tmp_path: Path, watched: t
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"to": "s4://bucket"}, r"fsspec knows no 's4://'; did you mean"),
-        ({"to": "sftp://me:hunter2@host/x"}, "there is a password in the address"),
-        ({"to": "/tmp/x", "queue": 0}, "1 or more"),
-        ({"to": "/tmp/x", "wait": -1.0}, "0 or more"),
-        ({"to": "/tmp/x", "files": Path("metrics.jsonl")}, r"^Upload\(files=.*: give a pattern as a string"),
-        ({"to": "/tmp/x", "files": [Path("metrics.jsonl")]}, r"^Upload\(files=.*: give a pattern as a string"),
-        ({"to": "/tmp/x", "exclude": None}, r"^Upload\(exclude=None\): give a pattern as a string"),
+        ({"to": "s4://bucket"}, r"fsspec has no 's4://'\. Did you mean"),
+        ({"to": "sftp://me:hunter2@host/x"}, "the address has a password"),
+        ({"to": "/tmp/x", "queue": 0}, "must be >= 1"),
+        ({"to": "/tmp/x", "wait": -1.0}, "must be >= 0"),
+        ({"to": "/tmp/x", "files": Path("metrics.jsonl")}, r"^Upload\(files=.*: must be a string"),
+        (
+            {"to": "/tmp/x", "files": [Path("metrics.jsonl")]},
+            r"^Upload\(files=.*: must be a string",
+        ),
+        ({"to": "/tmp/x", "exclude": None}, r"^Upload\(exclude=None\): must be a string"),
     ],
 )
 def test_a_wrong_argument_is_named_and_no_password_is_shown(given: dict[str, Any], words: str) -> None:
