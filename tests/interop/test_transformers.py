@@ -218,11 +218,12 @@ def emissions(callback: Any, folder: Path) -> Any:
 def mlflow_rows(callback: Any, folder: Path) -> Any:
     import mlflow
 
+    mlflow.flush_async_logging()  # The callback logs in the background.
     client = mlflow.MlflowClient()
     run = mlflow.last_active_run()
     names = {name for name in run.data.metrics if not any(part in name for part in (*TIMES, *ONLY_THERE))}
     return {
-        name: [(row.step, pytest.approx(row.value)) for row in client.get_metric_history(run.info.run_id, name)]
+        name: sorted((row.step, round(row.value, 4)) for row in client.get_metric_history(run.info.run_id, name))
         for name in names
     }
 
