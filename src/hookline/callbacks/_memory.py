@@ -30,7 +30,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 def sizes_in(path: Path) -> dict[str, int]:
     """Return the sizes in a file such as ``/proc/self/status``, in bytes by name.
 
-    Empty if there is no such file: on another system, or because the process has ended.
+    Empty if the file does not exist: on another system, or after the process has ended.
     """
     try:
         lines = path.read_text().splitlines()

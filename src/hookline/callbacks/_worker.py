@@ -130,7 +130,7 @@ class BackgroundWorker(Generic[Item]):
         return error
 
     def _wait(self, pause: float) -> bool:
-        """Wait before a retry. Return False if there is no time for one."""
+        """Wait before a retry. Return False if the time is up."""
         end = monotonic() + pause
         with self._changed:
             while not self._ended and (left := end - monotonic()) > 0:

@@ -24,7 +24,7 @@ from hookline.records import MetricRow
 from hookline.run import Ending, History, Requests, Run, RunState
 
 NEEDS_ENGINE = frozenset({"add_save_plan", "limit_batches", "listen_to_signals", "trial"})
-"""Methods of ``run`` that only Hookline's own loop has, and that a callback calls before the first step."""
+"""Methods of ``run`` that only Hookline's loop has, and that a callback calls before the first step."""
 
 
 class GuestHost(Protocol):
@@ -347,7 +347,7 @@ def _not_here(library: str, what: str) -> NotAvailableError:
 
 
 def _refuse_unsent(callback: Any, library: str, lacks: frozenset[str]) -> None:
-    """Raise if a callback waits for an event that the trainer never sends, or needs Hookline's own loop."""
+    """Raise if a callback waits for an event that the trainer never sends, or needs Hookline's loop."""
     name = getattr(callback, "name", "") or type(callback).__name__
     only = getattr(callback, "event", None)  # Of hl.on.
     for event in sorted(lacks):

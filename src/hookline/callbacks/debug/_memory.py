@@ -142,7 +142,7 @@ def _number(path: Path) -> float | None:
     try:
         return float(path.read_text())
     except (OSError, ValueError):
-        # The file does not exist, or it contains "max", which means that there is no limit.
+        # The file does not exist, or it contains "max", which means no limit.
         return None
 
 
