@@ -95,10 +95,11 @@ class Run:
         member: The callback or task that gets this object.
     """
 
-    __slots__ = ("_state", "member")
+    __slots__ = {"_state": "The shared state.", "member": "Callback or task that gets this object."}
 
     _state: RunState
     member: Member[Run]
+    """Callback or task that gets this object."""
 
     def __init__(self, state: RunState, member: Member[Run]) -> None:
         object.__setattr__(self, "_state", state)
