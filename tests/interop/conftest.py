@@ -2,4 +2,6 @@
 
 from importlib.util import find_spec
 
-collect_ignore_glob = [] if find_spec("lightning") and find_spec("pytorch_lightning") else ["test_lightning_*.py"]
+NEEDS = {"lightning": ("lightning", "pytorch_lightning"), "torchtnt": ("torchtnt",)}
+
+collect_ignore_glob = [f"test_{name}_*.py" for name, packages in NEEDS.items() if not all(map(find_spec, packages))]

@@ -203,6 +203,8 @@ def interop_page(name: str, library: str) -> str:
         support.RUNS, getattr(support, "LIMITED", {}), support.REFUSED, getattr(support, "NOT_TESTED", {})
     )
     page = _filled(page, "table of callbacks", "end of the table", callbacks)
+    methods = [f"- `{name}`: {instead}" for name, instead in getattr(support, "NOT_CALLED", {}).items()]
+    page = _filled(page, "methods that are not called", "end of the list", methods)
     return _filled(page, "table of hooks", "end of the hooks", _hooks_table(library))
 
 

@@ -20,6 +20,9 @@ CALLBACKS: Final = {
 MODELS: Final = {
     ("lightning.pytorch.core.module", "LightningModule"): "hookline.interop.lightning",
     ("pytorch_lightning.core.module", "LightningModule"): "hookline.interop.lightning",
+    ("torchtnt.framework.unit", "EvalUnit"): "hookline.interop.torchtnt",
+    ("torchtnt.framework.unit", "PredictUnit"): "hookline.interop.torchtnt",
+    ("torchtnt.framework.unit", "TrainUnit"): "hookline.interop.torchtnt",
 }
 """Module and name of the base class of models, and the module with ``MODEL_STEPS``."""
 

@@ -332,11 +332,12 @@ class Trainer:
         if loop is None or not self._goes_on(entry, given):
             task: Any = model if isinstance(model, Task) else foreign_task(model)
             is_task = task is not None
+            is_foreign = is_task and task is not model
             if task is not None:
                 check_task(task, loss, weight, optimizer)
-            brought = task.own_callbacks() if is_task and task is not model else []
+            brought = task.own_callbacks() if is_foreign else []
             loop = Loop(
-                model,
+                task.model if is_foreign else model,
                 optimizer if is_task else None,
                 scheduler=scheduler if is_task else None,
                 callbacks=[*self._callbacks, *self.default_callbacks(self._callbacks), *brought],

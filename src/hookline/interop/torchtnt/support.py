@@ -1,4 +1,4 @@
-"""Which callbacks of TorchTNT run in Hookline, and which cannot. ``docs/interop/torchtnt.md`` shows the tables."""
+"""Which callbacks of TorchTNT run in Hookline, and which methods of units. ``docs/interop/torchtnt.md`` shows both."""
 
 from __future__ import annotations
 
@@ -36,3 +36,10 @@ REFUSED: Final = {
     "TorchSnapshotSaver": "torchsnapshot does not load with current versions of torch. Use hl.Checkpointer.",
 }
 """Callbacks that cannot work, with the reason and what to use."""
+
+_FETCH: Final = "Hookline reads the loader itself. Do it in the data set, or in the step."
+NOT_CALLED: Final = {
+    **dict.fromkeys(("get_next_train_batch", "get_next_eval_batch", "get_next_predict_batch"), _FETCH),
+    "move_data_to_device": "Hookline moves batches itself. Do it in the data set, or in the step.",
+}
+"""Methods of a unit that Hookline does not call, and what to do instead."""

@@ -45,11 +45,14 @@ class TorchTNTHost(Host):
         self.train_progress, self.eval_progress, self.predict_progress = progress(), progress(), progress()
         self.aliases: dict[str, str] = {}
         """Metrics of Hookline by the names that the user gave with ``hl.interop.adapt``."""
-        self.is_stopping = False
+        self.is_stopping = self.is_sanity_check = False
         self.has_evaluated = False
         """True if there was an evaluation since the epoch began."""
         self._their_state: Any = None
         self._unit: Any = None
+        self._own_unit: Any = None
+        self.step_output: Any = None
+        """What the unit of the user returned for this batch."""
         self._fetch_started = self._step_started = 0.0
         self._open_step: str | None = None
 
@@ -62,10 +65,27 @@ class TorchTNTHost(Host):
 
     @property
     def unit(self) -> Any:
-        """The unit that callbacks see."""
+        """The unit that callbacks see: the one that the user trains, else one that shows the model of the run."""
+        if self._own_unit is not None:
+            return self._own_unit.unit
         if self._unit is None:
             self._unit = make_unit(self)
         return self._unit
+
+    @property
+    def has_own_unit(self) -> bool:
+        """True if the user trains a unit, and not a plain model."""
+        return self._own_unit is not None
+
+    def attach(self, steps: Any) -> None:
+        """Serve a unit that the user trains. Its progress is that of the run.
+
+        Args:
+            steps: The task of the unit.
+        """
+        self._own_unit = steps
+        for name in ("train_progress", "eval_progress", "predict_progress"):
+            setattr(self, name, getattr(steps.unit, name, getattr(self, name)))
 
     @property
     def is_at_epoch_start(self) -> bool:
@@ -116,9 +136,11 @@ class TorchTNTHost(Host):
 
     def on_train_batch_end(self, run: Run) -> None:
         if not run.window_is_full:
-            self.train_progress.increment_step()
+            self.on_train_step_end(run)
 
     def on_train_step_end(self, run: Run) -> None:
+        if self._own_unit is not None:
+            self._own_unit.end_train_batch(run)
         self.train_progress.increment_step()
 
     on_step_skipped = on_train_step_end
@@ -126,6 +148,12 @@ class TorchTNTHost(Host):
     def on_train_epoch_end(self, run: Run) -> None:
         self._end_step()
         self.train_progress.increment_epoch()
+
+    def on_sanity_check_start(self, run: Run) -> None:
+        self.is_sanity_check = True
+
+    def on_sanity_check_end(self, run: Run) -> None:
+        self.is_sanity_check = False
 
     def on_eval_start(self, run: Run) -> None:
         self._end_step()
@@ -148,7 +176,7 @@ class TorchTNTHost(Host):
     def _end_step(self) -> None:
         """Record the time of a step after its last hook, as TorchTNT does."""
         if self._open_step is not None:
-            stage, self._open_step = self._open_step, None
+            stage, self._open_step, self.step_output = self._open_step, None, None
             self._record(stage, DURATIONS[stage], time.perf_counter() - self._step_started)
 
     def _record(self, stage: str, name: str, seconds: float) -> None:
@@ -197,6 +225,8 @@ class Phase:
         run = self.host.run
         if not self.host.is_in_step or run.stage not in self.stages:
             return None
+        if self.host.has_own_unit:
+            return self.host.step_output
         return (run.loss.detach() / run.accumulate, run.outputs) if run.stage == "train" else run.outputs
 
     def record(self, name: str, seconds: float) -> None:

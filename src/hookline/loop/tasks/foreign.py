@@ -5,8 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from torch import nn
-
 from hookline.events.foreign_classes import DATA, MODELS, adapter_module
 from hookline.loop.model.schedulers import Scheduler
 from hookline.loop.tasks.task import Task
@@ -15,11 +13,11 @@ STAGES = {"fit": "fit", "train": "fit", "evaluate": "validate", "test": "test", 
 """Entry points, and the names of the stages in other libraries."""
 
 
-def foreign_task(model: nn.Module) -> Any:
+def foreign_task(model: Any) -> Any:
     """Return the task of a model of another library, such as a ``LightningModule``. ``None`` for any other model.
 
     Args:
-        model: The model. It is also the ``model`` of the task.
+        model: The model, or an object that has it, such as an ``AutoUnit``. The ``model`` of the task is the module.
     """
     module = adapter_module(type(model), MODELS)
     if module is None:
