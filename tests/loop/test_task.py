@@ -13,7 +13,7 @@ import hookline as hl
 from hookline.errors import RegistrationError
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
-from tests.support import CE, sgd
+from tests.support import CE, fit, sgd
 
 
 class Plain(hl.Task[Any]):
@@ -347,3 +347,12 @@ def test_an_hl_task_is_an_ordinary_module() -> None:
     task.load_state_dict(hl.SupervisedTask(TinyModel(seed=9), CE).state_dict())
     assert torch.equal(task.model.out.weight, TinyModel(seed=9).out.weight)
     assert len(list(task.parameters())) == 4
+
+
+def test_the_loss_of_an_evaluation_batch_is_that_of_the_batch() -> None:
+    """And not the mean so far."""
+    seen: list[float] = []
+    note = hl.on("eval_batch_end")(lambda run: seen.append(float(run.loss)))
+    result = fit(note, val=tiny_data(3, seed=1), max_duration="1ep")
+    assert len(set(seen)) == 3
+    assert sum(seen) / 3 == pytest.approx(result.history["val/loss"][-1])

@@ -18,7 +18,12 @@ from hookline.events.spec import EVENTS, SCOPES, Event
 PACKAGE = Path(__file__).parents[1]
 DOCS = PACKAGE.parents[1] / "docs"
 LINE_LENGTH = 120
-LIBRARIES = {"torchtnt": "TorchTNT", "keras": "Keras", "transformers": "Hugging Face"}
+LIBRARIES = {
+    "torchtnt": "TorchTNT",
+    "keras": "Keras",
+    "transformers": "Hugging Face",
+    "pytorch-accelerated": "pytorch-accelerated",
+}
 """Pages of other libraries under ``docs/interop``, and their names in ``FOREIGN_HOOKS``."""
 
 
@@ -194,10 +199,10 @@ def interop_page(name: str, library: str) -> str:
     """The page of another library under ``docs/interop``, with its tables.
 
     Args:
-        name: Name of the page and of the module in ``hookline.interop``.
+        name: Name of the page. The module in ``hookline.interop`` has underscores for hyphens.
         library: Name of the library in ``FOREIGN_HOOKS``.
     """
-    support = import_module(f"hookline.interop.{name}.support")  # It imports torch.
+    support = import_module(f"hookline.interop.{name.replace('-', '_')}.support")  # It imports torch.
     page = (DOCS / "interop" / f"{name}.md").read_text()
     callbacks = _callbacks_table(
         support.RUNS, getattr(support, "LIMITED", {}), support.REFUSED, getattr(support, "NOT_TESTED", {})

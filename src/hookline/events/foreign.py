@@ -86,10 +86,10 @@ _PYTORCH_ACCELERATED: tuple[tuple[str, str, str], ...] = (
     ("on_eval_step_end", "eval_batch_end", ""),
     ("on_eval_epoch_end", "eval_loader_end", _EACH_LOADER),
     ("on_training_run_epoch_end", "epoch_end", ""),
+    ("on_stop_training_error", "stop", "at once there; here when the step is settled, with run.stop_reason"),
     ("on_training_run_end", "train_end", ""),
     ("on_evaluation_run_start", "eval_start", _STANDALONE),
     ("on_evaluation_run_end", "eval_end", _STANDALONE),
-    ("on_stop_training_error", "stop", "at once there; here when the step is settled, with run.stop_reason"),
 )
 
 _LIGHTNING: tuple[tuple[str, str, str], ...] = (
@@ -260,6 +260,10 @@ _FIRED: dict[str, dict[str, tuple[str, ...]]] = {
         "on_eval_epoch_end": ("eval_end",),
         "on_predict_dataloader_iter_creation_end": ("predict_start",),
         "on_checkpoint_save": (),
+    },
+    "pytorch-accelerated": {
+        "on_train_epoch_start": ("train_start", "train_epoch_start"),
+        "on_stop_training_error": ("stop", "eval_end"),
     },
     "Keras": {
         **dict.fromkeys(("on_batch_begin", "on_batch_end"), ()),

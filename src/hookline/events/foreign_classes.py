@@ -11,6 +11,7 @@ from typing import Final
 CALLBACKS: Final = {
     ("keras.src.callbacks.callback", "Callback"): "hookline.interop.keras",
     ("lightning.pytorch.callbacks.callback", "Callback"): "hookline.interop.lightning",
+    ("pytorch_accelerated.callbacks", "TrainerCallback"): "hookline.interop.pytorch_accelerated",
     ("pytorch_lightning.callbacks.callback", "Callback"): "hookline.interop.lightning",
     ("torchtnt.framework.callback", "Callback"): "hookline.interop.torchtnt",
     ("transformers.trainer_callback", "TrainerCallback"): "hookline.interop.transformers",

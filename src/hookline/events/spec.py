@@ -63,7 +63,7 @@ UPDATE = ("batch", "outputs", "loss", "optimizer")
 STEP = ("batch", "outputs", "loss")
 EVAL_LOADER = ("loader_name",)
 EVAL_BATCH = ("loader_name", "batch")
-EVAL_DONE = ("loader_name", "batch", "outputs")
+EVAL_DONE = ("loader_name", "batch", "outputs", "loss")
 
 SCOPES: tuple[Scope, ...] = (
     Scope("fit", "a whole fit, with sanity check and final test"),

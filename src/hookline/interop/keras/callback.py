@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from copy import deepcopy
 from dataclasses import replace
 from typing import Any, ClassVar, Final
-
-import numpy as np
-import torch
 
 from hookline.errors import SetupError
 from hookline.interop.adapter import Adapter, Hook, is_cut
 from hookline.interop.keras.model import NAMES, KerasHost, Logs, eval_metrics, is_keras_model
 from hookline.interop.keras.support import REFUSED, SAVES_KERAS_MODEL
+from hookline.interop.plain_state import PlainState
 from hookline.run import Run
 
 ALIASES: Final = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
@@ -34,9 +31,7 @@ class KerasAdapter(Adapter):
 
     def __init__(self, callback: Any, **options: Any) -> None:
         self._set_later = _names_of_code(type(callback))
-        self._initial = deepcopy(_plain_attributes(callback))
-        self._restored: dict[str, Any] = {}
-        self._has_begun = False
+        self._state = PlainState(callback, NOT_STATE)
         super().__init__(callback, **options)
         kinds = {cls.__name__ for cls in type(callback).__mro__}
         self.handles_nan = "TerminateOnNaN" in kinds  # type: ignore[misc]
@@ -53,7 +48,8 @@ class KerasAdapter(Adapter):
         return (self.names.ours(monitor),) if isinstance(monitor, str) else ()
 
     def begin(self, run: Run, host: KerasHost) -> None:
-        self._host, self._has_begun = host, False
+        self._host = host
+        self._state.start()
         host.serve(run)
         host.names = replace(host.names, given={**host.names.given, **self.names.given})
 
@@ -84,8 +80,7 @@ class KerasAdapter(Adapter):
 
         def first(run: Run) -> None:
             plain(run)
-            vars(callback).update(adapter._restored)  # The hook resets what a checkpoint has restored.
-            adapter._restored, adapter._has_begun = {}, True
+            adapter._state.restore()  # The hook resets what a checkpoint has restored.
 
         if hook == "on_train_begin":
             return first
@@ -101,22 +96,13 @@ class KerasAdapter(Adapter):
 
     @property
     def declares_state(self) -> bool:
-        return bool(self._initial)
+        return self._state.has_attributes
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the plain attributes that have changed since the callback was made: Keras has no other state."""
-        found = _plain_attributes(self.callback)
-        return {
-            name: _saved(value)
-            for name, value in found.items()
-            if name not in self._initial or not _equal(value, self._initial[name])
-        }
+        return self._state.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        restored = {name: _loaded(value) for name, value in state.items()}
-        vars(self.callback).update(restored)
-        if not self._has_begun:
-            self._restored = restored
+        self._state.load_state_dict(state)
 
 
 def _nothing(run: Run, host: KerasHost, event: str) -> tuple[Any, ...]:
@@ -165,45 +151,3 @@ def _names_of_code(kind: type) -> set[str]:
         if inspect.isfunction(value)
         for name in value.__code__.co_names
     }
-
-
-def _plain_attributes(callback: Any) -> dict[str, Any]:
-    """Return the attributes of a callback that hold numbers, strings, arrays, or lists and dicts of them."""
-    own = {name: value for name, value in vars(callback).items() if name not in NOT_STATE}
-    return {name: value for name, value in own.items() if _is_plain(value)}
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    if isinstance(value, dict):
-        return all(isinstance(key, str) for key in value) and all(map(_is_plain, value.values()))
-    return value is None or isinstance(value, bool | int | float | str | np.ndarray | np.generic)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    return (
-        bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else type(one) is type(other) and one == other
-    )
-
-
-def _saved(value: Any) -> Any:
-    """Return a value with tensors in place of arrays."""
-    if isinstance(value, list | tuple):
-        return [_saved(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _saved(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value.copy())
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _loaded(value: Any) -> Any:
-    """Return a value with arrays in place of tensors."""
-    if isinstance(value, list):
-        return [_loaded(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _loaded(item) for key, item in value.items()}
-    return value.cpu().numpy() if isinstance(value, torch.Tensor) else value

@@ -69,6 +69,8 @@ class TaskRunner:
             if "outputs" in found:
                 state.show_outputs(found["outputs"])
             weight, found = found.get("weight"), found.get("loss")
+        if found is not None:
+            state.show_loss(found)
         if self._loss_weights is not None and found is not None and weight is None:
             found, weight = self._loss_weights.in_evaluation(found, state.samples)
         if found is not None:
