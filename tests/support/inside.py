@@ -27,6 +27,7 @@ from hookline.loop.record.run_settings import _loader as loader_settings
 from hookline.loop.saving.tree import RunTree
 from hookline.loop.tasks.task_methods import FOREIGN_METHODS, TAKES
 from hookline.loop.world.joining import roots_of
+from hookline.records.control import ControlRequest
 
 UNITS = (
     *(checksums, count, first_tensor, is_one_shot, sure_length, to_device, is_of_torch, roots_of),
@@ -86,6 +87,13 @@ def signal_arrived(run: Any) -> bool:
 def signal_arrived_here(run: Any) -> bool:
     """True if a signal that ends the run has arrived at this rank. The other ranks may not know yet."""
     return run.loop.engine.requests.asked.preempt is not None
+
+
+def ask_from_outside(run: Any, command: Any, **settings: Any) -> None:
+    """Let another process ask this run for something, which the end of this step takes."""
+    if not run.rank:
+        ControlRequest.new(command, settings).write(run.folder)
+        run.loop.engine.requests.ask_control()  # The thread of the run does this within a second.
 
 
 def accumulation_of(run: Any) -> int:
@@ -188,6 +196,11 @@ def watch_links(notify: Callable[[], None]) -> Iterator[None]:
 def set_sink_wait(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let the end of a run wait this long for a sink that hangs, instead of five seconds."""
     monkeypatch.setattr("hookline.loop.record.stream.WAIT", seconds)
+
+
+def set_control_interval(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let a run look for requests of other processes this often, instead of once per second."""
+    monkeypatch.setattr("hookline.loop.engine.control.LOOK_INTERVAL_S", seconds)
 
 
 def set_blocked_after(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:

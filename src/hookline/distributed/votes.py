@@ -31,6 +31,8 @@ class Ballot:
     plan: float = 0.0
     """A callback requests a save by its own plan. The ranks exchange the plan when they save."""
     evaluate: float = 0.0
+    control: float = 0.0
+    """Rank zero has found requests of another process in the run's folder."""
     skip: float = 0.0
     signal: float = 0.0
     abandons: float = 0.0

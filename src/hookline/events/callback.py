@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -102,10 +102,17 @@ class Callback(Hooks):
     On resume, Hookline loads its state before the states of the model and the optimizers.
     """
 
+    settings: ClassVar[tuple[str, ...]] = ()
+    """Arguments that ``hookline set`` may change while the run trains.
+
+    Each one is an argument of ``__init__`` and an attribute of the same name, which hooks read when they need it.
+    """
     handles_nan: ClassVar[bool] = False
     """True if the callback handles non-finite losses. Hookline then does not warn about them."""
 
     _arguments: dict[str, object]
+    _constructor_call: tuple[tuple[Any, ...], dict[str, Any]]
+    """The arguments as they were passed, of a class with ``settings``."""
 
     # Editors would show the signature and the docstring of this `__new__` for every callback.
     if not TYPE_CHECKING:
@@ -115,6 +122,8 @@ class Callback(Hooks):
             # The class and its plain constructor arguments identify the callback in a checkpoint.
             self = super().__new__(cls)
             self._arguments = _plain_arguments(cls, args, kwargs)
+            if cls.settings:
+                self._constructor_call = (args, kwargs)
             return self
 
         def __init_subclass__(cls, **options: Any) -> None:
@@ -177,6 +186,34 @@ def callback_name(callback: object) -> str:
     name = getattr(callback, "name", "")
     # A task is a module, whose attribute `name` may hold anything.
     return name if isinstance(name, str) and name else type(callback).__qualname__
+
+
+def with_settings(callback: Callback, settings: Mapping[str, object]) -> Callback:
+    """Return a new callback with the same arguments, except for some of its ``settings``.
+
+    The constructor checks the new values. The returned callback has no state.
+
+    Args:
+        callback: The callback.
+        settings: The new values by argument.
+    """
+    args, kwargs = callback._constructor_call
+    bound = inspect.signature(type(callback).__init__).bind(callback, *args, **kwargs)
+    bound.arguments.update(settings)
+    return type(callback)(*bound.args[1:], **bound.kwargs)
+
+
+def adopt_settings(callback: Callback, changed: Callback, names: Iterable[str]) -> None:
+    """Give a callback the settings of another one.
+
+    Args:
+        callback: The callback to change.
+        changed: What ``with_settings`` returned for it.
+        names: The settings.
+    """
+    for name in names:
+        setattr(callback, name, getattr(changed, name))
+    callback._constructor_call = changed._constructor_call
 
 
 def identity_of(callback: Callback) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from hookline.errors import RegistrationError, kind_of
+from hookline.events.arguments import parameters_of
 from hookline.events.callback import Callback, callback_name
 from hookline.events.foreign import ForeignHook, our_name
 from hookline.events.foreign_classes import adapter_module
@@ -209,6 +210,7 @@ def _check_declarations(callback: Callback) -> None:
             f"{callback_name(callback)}.state_depends_on lists {missing[0]!r}, which it lacks: "
             f"set self.{missing[0]} in __init__"
         )
+    _check_settings(callback)
     if not isinstance(callback.name, str):
         raise RegistrationError(f"{type(callback).__qualname__}.name = {callback.name!r}; a name is a text")
     if not isinstance(callback.optional, bool):
@@ -222,6 +224,25 @@ def _check_declarations(callback: Callback) -> None:
         raise RegistrationError(
             f"{callback_name(callback)} is optional and writes {written[0]!r}: the run would depend on one that may be "
             f"switched off; set optional = False"
+        )
+
+
+def _check_settings(callback: Callback) -> None:
+    settings, takes = type(callback).settings, parameters_of(type(callback))
+    if not isinstance(settings, tuple):
+        raise RegistrationError(
+            f"{callback_name(callback)}.settings = {settings!r:.80}: must be a tuple of arguments of __init__, such as "
+            f"settings = ('patience',)."
+        )
+    if unknown := [name for name in settings if name not in takes or not hasattr(callback, name)]:
+        raise RegistrationError(
+            f"{callback_name(callback)}.settings lists {unknown[0]!r}, which is not both an argument of __init__ and "
+            f"an attribute. Store the argument as self.{unknown[0]}."
+        )
+    if fixed := [name for name in settings if name in callback.state_depends_on]:
+        raise RegistrationError(
+            f"{callback_name(callback)}.settings lists {fixed[0]!r}, which gives the saved state its meaning "
+            f"(state_depends_on). Remove it from one of them."
         )
 
 

@@ -12,8 +12,8 @@ class EventRow:
 
     ``name`` is one of ``start``, ``resume``, ``eval``, ``checkpoint``, ``checkpoint_failed``, ``stop``,
     ``interrupt``, ``preempt``, ``exception``, ``callback_disabled``, ``sink``, ``step_skipped``, ``rollback``,
-    ``restore``, ``nan``, ``killed`` and ``end``. The last row of a process is ``end`` if the process reached its end,
-    else ``exception`` or ``preempt``. If a process was killed, the next process writes ``killed``.
+    ``restore``, ``nan``, ``control``, ``killed`` and ``end``. The last row of a process is ``end`` if the process
+    reached its end, else ``exception`` or ``preempt``. If a process was killed, the next process writes ``killed``.
     """
 
     name: str

@@ -93,6 +93,31 @@ class SessionEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class ControlEntry:
+    """A request of ``hookline stop``, ``save``, ``eval`` or ``set``, and what came of it."""
+
+    id: str
+    command: str
+    step: int
+    """The step at whose end the run took the request. A new setting counts from the next step on."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The new values by full name, such as ``EarlyStopping.patience``."""
+    before: Mapping[str, Any] = field(default_factory=dict)
+    """The values that the settings had before."""
+    by: str = ""
+    """Name of the user."""
+    asked: str = ""
+    """Time in ISO 8601 format, with the time zone."""
+    refused: str = ""
+    """Why the run did not do it. Empty if it did."""
+    undone: bool = False
+    """True if it does not count after this session: a rollback has undone its step, or a later request replaces it.
+
+    After a rollback, the request has a second entry, at the step to which the run went back.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class RunFile:
     """The description of a run: plain values without secrets.
 
@@ -124,6 +149,10 @@ class RunFile:
     git: Mapping[str, Any] | None = None
     """``commit``, ``branch`` and ``dirty`` (uncommitted changes); ``None`` outside a repository."""
     sessions: tuple[SessionEntry, ...] = ()
+    control: tuple[ControlEntry, ...] = ()
+    """The requests of other processes, in the order in which the run took them."""
+    live: Mapping[str, Any] = field(default_factory=dict)
+    """The settings that ``hookline set`` can change, with their values when the file was written."""
 
     @property
     def status(self) -> Status:
@@ -154,6 +183,7 @@ class RunFile:
             found["monitors"] = tuple(_read(MonitorEntry, entry) for entry in found.get("monitors", ()))
             found["monitored"] = tuple(map(str, found.get("monitored", ())))
             found["sessions"] = tuple(_read_session(entry) for entry in found.get("sessions", ()))
+            found["control"] = tuple(_read(ControlEntry, entry) for entry in found.get("control", ()))
             run: Self = _read(cls, found)
             return run
         except (TypeError, KeyError, AttributeError) as error:

@@ -28,3 +28,12 @@ def is_free(folder: Path) -> bool:
     finally:
         os.close(file)
     return True
+
+
+def is_held(folder: Path) -> bool:
+    """Return True if a process seems to hold the lock: there is a lock file, and it is not free.
+
+    Args:
+        folder: The run's folder.
+    """
+    return os.path.lexists(folder / LOCK) and not is_free(folder)

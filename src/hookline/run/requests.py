@@ -51,6 +51,8 @@ class Wanted:
     save: bool = False
     plan: bool = False
     """True if a callback asks for a save by its own plan."""
+    control: bool = False
+    """True if there are requests of another process in the run's folder."""
     skip: str | None = None
     """The callback that asks to skip the update of this step."""
 
@@ -129,13 +131,14 @@ class Requests:
         self.unheard_stop = self.asked.stop
         self.asked, self.skip_phase = self.agreed, "alone"
 
-    def agree(self, *, evaluate: bool = False, save: bool = False, plan: bool = False) -> None:
+    def agree(self, *, evaluate: bool = False, save: bool = False, plan: bool = False, control: bool = False) -> None:
         """Agree on requests of any rank, after a vote.
 
         Args:
             evaluate: True if a rank has asked for an evaluation.
             save: True if a rank has asked for a checkpoint.
             plan: True if a callback on a rank has asked for a save by its own plan.
+            control: True if rank zero has found requests of another process.
         """
         asked, agreed = self.asked, self.agreed
         if evaluate:
@@ -144,7 +147,9 @@ class Requests:
             asked.save, agreed.save = False, True
         if plan:
             asked.plan, agreed.plan = False, True
-        self.attention |= evaluate or save or plan
+        if control:
+            asked.control, agreed.control = False, True
+        self.attention |= evaluate or save or plan or control
 
     def agree_on_stop(self, request: StopRequest) -> None:
         """Agree on a stop, after a vote. The first request sets the stop reason of the run."""
@@ -206,7 +211,7 @@ class Requests:
         """
         agreed = self.agreed  # A save that is asked for before the first step is made after it.
         is_asked = agreed.preempt is not None or self.rollback is not None or agreed.save or agreed.plan
-        self.attention = is_asked or evaluates
+        self.attention = is_asked or agreed.control or evaluates
 
     def leave_if_interrupted(self) -> bool:
         """Leave the current evaluation if the run is interrupted. Return whether it is left."""
@@ -271,6 +276,12 @@ class Requests:
         """Ask for a save by a callback's own plan at the end of this step."""
         self.asked.plan = True
         self.attention |= not self.voted
+
+    def ask_control(self) -> None:
+        """Ask the end of this step to read the requests of other processes. Any thread may call this method."""
+        self.asked.control = True
+        if not self.voted:
+            self.attention = True
 
     def take_rollback(self) -> tuple[Any, Any] | None:
         """Take the request to roll back: the snapshot, and the callback that asked for it."""
@@ -360,6 +371,11 @@ class Requests:
     def take_plan(self) -> bool:
         """Take the request for a save by a callback's own plan. Return whether there was one."""
         found, self.agreed.plan = self.agreed.plan, False
+        return found
+
+    def take_control(self) -> bool:
+        """Take the request to read the requests of other processes. Return whether there was one."""
+        found, self.agreed.control = self.agreed.control, False
         return found
 
     def require_eval(self) -> None:

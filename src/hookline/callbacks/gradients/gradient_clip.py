@@ -55,6 +55,8 @@ class GradientClip(Callback):
 
     writes: tuple[str, ...] = ("gradients",)
 
+    settings = ("norm", "value")
+
     def __init__(
         self,
         norm: Limit | None = None,
@@ -74,7 +76,6 @@ class GradientClip(Callback):
             raise ArgumentError("GradientClip(error_if_nonfinite=True): needs norm=. A value has no norm to check.")
         self.norm = norm
         self.value = value
-        self._limits: Limit = norm if norm is not None else value  # type: ignore[assignment]  # One of them is given.
         self.norm_type = float(norm_type)
         self.error_if_nonfinite = error_if_nonfinite
         self.log = log and norm is not None
@@ -87,6 +88,11 @@ class GradientClip(Callback):
     def on_setup(self, run: Run) -> None:
         self._names.clear()
         self._found = None
+
+    @property
+    def _limits(self) -> Limit:
+        """The norm or the value, of which exactly one is given."""
+        return self.norm if self.norm is not None else self.value  # type: ignore[return-value]
 
     def on_train_start(self, run: Run) -> None:
         for name in self._limits if isinstance(self._limits, Mapping) else ():

@@ -66,6 +66,7 @@ class EarlyStopping(MonitorCallback):
 
     state = ("best", "best_step", "waited", "best_at", "best_weights", *MonitorCallback.state)
     state_depends_on = ("monitor", "mode")
+    settings = ("patience", "min_delta", "stopping_threshold", "divergence_threshold")
 
     def __init__(
         self,
@@ -172,6 +173,7 @@ class EarlyStopping(MonitorCallback):
     def _wait(self, run: Run) -> None:
         """Count a decision without improvement and stop the run if the patience is over."""
         self.waited += 1
+        self.best_at = with_all_units(run, self.patience, self.best_at)  # The patience may have another unit now.
         if is_over(run, self.patience, waited=self.waited, since=self.best_at):
             waited = in_words(self.patience, self.waited, self._decisions)
             best = f"{self.best:.6g} (step {self.best_step})"

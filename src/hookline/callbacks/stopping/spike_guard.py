@@ -72,6 +72,7 @@ class SpikeGuard(Callback):
     writes = ("train/spikes",)
     role = "guard"
     state_depends_on = ("monitor",)
+    settings = ("max_spikes",)
 
     def __init__(
         self,

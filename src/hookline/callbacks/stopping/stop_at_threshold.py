@@ -53,6 +53,7 @@ class StopAtThreshold(MonitorCallback):
 
     state = ("in_a_row", "since", *MonitorCallback.state)
     state_depends_on = ("monitor", "mode", "threshold", "when")
+    settings = ("patience",)
 
     def __init__(
         self,
@@ -90,6 +91,7 @@ class StopAtThreshold(MonitorCallback):
         if self.when == "reached" and not self.in_a_row:
             self.since = clock_of(run, self.patience)
         self.in_a_row += 1
+        self.since = with_all_units(run, self.patience, self.since)  # The patience may have another unit now.
         if is_over(run, self.patience, waited=self.in_a_row, since=self.since):
             run.stop(self._reason(value))
 

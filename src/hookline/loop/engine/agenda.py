@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,6 +36,7 @@ class Agenda:
         "_looked",
         "_pick",
         "_sampler",
+        "_steps",
         "is_duration_reached",
         "max_duration",
         "sampling",
@@ -61,6 +62,7 @@ class Agenda:
         self.saves: list[Schedule | AtSteps] = []
         """The schedules of the checkpoints."""
         self.max_duration = max_duration
+        self._steps: tuple[int, ...] = ()
         self._due: float = 0
         self.wake: float = 0
         self.is_duration_reached = False
@@ -80,6 +82,11 @@ class Agenda:
     def look_now(self) -> None:
         """Check at the end of this step whether anything is due."""
         self.wake = 0
+
+    def look_at(self, steps: Iterable[int]) -> None:
+        """Also check what is due at these steps."""
+        self._steps = tuple(steps)
+        self.look_now()
 
     def plan(self, max_duration: Duration | None) -> None:
         """Set how long the run trains, and adapt the intervals that are fractions of it."""
@@ -142,7 +149,8 @@ class Agenda:
         self._sample(clock.step)
         self.is_duration_reached = self.max_duration is not None and clock.reached(self.max_duration)
         schedules = [schedule for schedule in (self._logs, self._evals, *self.saves) if schedule is not None]
-        self._due = min([self._end(), clock.step + FOLD // 2, *(s.next_step(clock) for s in schedules)])
+        steps = [step for step in self._steps if step > clock.step]
+        self._due = min([self._end(), clock.step + FOLD // 2, *steps, *(s.next_step(clock) for s in schedules)])
         self._wake_for_sample()
 
     def _wake_for_sample(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from hookline.events import Scopes
 from hookline.loop.engine.agenda import Agenda
+from hookline.loop.engine.control import Control
 from hookline.loop.engine.window import AccumulationWindow
 from hookline.loop.evaluation.handles import Handles
 from hookline.loop.metrics.book import MetricBook
@@ -108,14 +109,15 @@ class Edge:
         """Set the monitored metrics that the first interval must have."""
         self.doubts = doubts
 
-    def connect(self, saver: Saver, roll_back: Callable[[], bool]) -> None:
+    def connect(self, saver: Saver, control: Control, roll_back: Callable[[], bool]) -> None:
         """Set the parts that are made after this one.
 
         Args:
             saver: Saves checkpoints.
+            control: Does what other processes ask for.
             roll_back: Rolls back if a callback has asked for it. Returns whether it has.
         """
-        self._saver, self._roll_back = saver, roll_back
+        self._saver, self._control, self._roll_back = saver, control, roll_back
 
     # -- reaching it -----------------------------------------------------------------------------
 
@@ -181,6 +183,8 @@ class Edge:
             requests.call_attention()
         if not requests.attention:
             return False
+        if self._control.is_due:
+            self._control.take()
         is_over = self.decide()
         self._save()
         return is_over or self.epoch_phase is EpochPhase.CLOSED
@@ -215,7 +219,7 @@ class Edge:
         if self._agenda.take_evaluation() and requests.can_evaluate:
             requests.require_eval()
         is_due = any(schedule.due(self._clock) for schedule in self._agenda.saves)
-        is_due |= requests.agreed.evaluate or self._agenda.is_duration_reached
+        is_due |= requests.agreed.evaluate or self._agenda.is_duration_reached or self._control.is_due
         if is_due and self._state.is_training:
             self.vote()  # Before ranks do together what a rank whose body was left would not come to.
         if is_due:

@@ -18,6 +18,7 @@ from hookline.loop.data.fetcher import Fetcher
 from hookline.loop.data.loaders import check_loader, named_loaders
 from hookline.loop.data.training_data import TrainingData
 from hookline.loop.engine.agenda import Agenda
+from hookline.loop.engine.control import Control
 from hookline.loop.engine.edge import Edge
 from hookline.loop.engine.opening import Opening
 from hookline.loop.engine.signals import Signals
@@ -204,7 +205,9 @@ class Engine:
         )
         self._loader = CheckpointLoader(self.tree, self.saver, state, self.world, self.records, settings)
         self.snapshots = MemorySnapshots(self.tree, self.saver, state, self.records)
-        self.edge.connect(self.saver, self._roll_back)
+        self.record = RunRecord()
+        self.control = Control(state, self.world, self.records, self.agenda, self.record.set_control)
+        self.edge.connect(self.saver, self.control, self._roll_back)
         self.evaluator = Evaluator(
             state=state,
             world=self.world,
@@ -254,7 +257,6 @@ class Engine:
             scheduler=scheduler,
         )
         self.signals = Signals(self.requests, self._interrupt)
-        self.record = RunRecord()
         self._resume = settings.resume
         self.entry_point, self.is_open = "fit", False
         self.extend: Duration | None = None
@@ -359,6 +361,7 @@ class Engine:
         finally:
             self.signals.restore()
             self.data.close()
+            self.control.close()
             try:
                 self.record.end(
                     self.state,
@@ -398,6 +401,7 @@ class Engine:
         self.state.ask_stop("keyboard interrupt", USER, interrupt=True, by_user=True)
 
     def _take_folder(self) -> None:
+        self.control.begin()
         self.saver.open()
         if self._verification is not None:
             os.environ.pop(VARIABLE, None)  # Only the first run of a script is verified.
@@ -411,6 +415,7 @@ class Engine:
             point = self._loader.load(self._resume, is_extended=self.extend is not None)
             if point is not None:
                 self._continue_from(point)
+                self.control.resume(self.record.earlier_requests)
             self._resume = None  # Not before: a fit after one that could not continue must not start from scratch.
         if self.extend is not None:
             done = self.clock.elapsed(self.extend.unit)
@@ -425,9 +430,12 @@ class Engine:
             plans=self.saver.plans,
             loss=loss_of_task(self.state.task),
             schedulers=given_schedulers(self.state.schedulers),
+            control=self.control.entries,
+            live=self.control.live(),
         )
         self.records.start(self.saver.run_id)
         self.records.note("resume" if self.clock.step else "start")
+        self.control.open()
 
     def _continue_from(self, point: ResumePoint) -> None:
         """A checkpoint is loaded: training continues where it was saved."""
@@ -480,6 +488,7 @@ class Engine:
         asked = self.requests.take_rollback()
         if asked is not None:
             self.snapshots.roll_back(*asked)
+            self.control.rolled_back()
             self.world.undone()
         return asked is not None
 

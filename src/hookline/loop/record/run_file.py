@@ -29,7 +29,16 @@ from hookline.records import EventRow, Record, Value, from_json
 from hookline.records.metric import losses_not_finite
 from hookline.records.plain import public
 from hookline.records.redact import redact_arguments, redact_text
-from hookline.records.run_file import FILE, CallbackEntry, CostEntry, MonitorEntry, RunFile, SessionEntry, Status
+from hookline.records.run_file import (
+    FILE,
+    CallbackEntry,
+    ControlEntry,
+    CostEntry,
+    MonitorEntry,
+    RunFile,
+    SessionEntry,
+    Status,
+)
 from hookline.run import RunState, StopRequest
 from hookline.sinks.jsonl import JsonLines
 from hookline.sinks.pump import SinkReport
@@ -72,6 +81,11 @@ class RunRecord:
         killed = self._earlier is not None and self._earlier.status == "running" and self._earlier.sessions
         self._reached = reached(folder) if killed else None
 
+    @property
+    def earlier_requests(self) -> tuple[ControlEntry, ...]:
+        """The requests of other processes to the run that continues."""
+        return () if self._earlier is None else self._earlier.control
+
     def begin(
         self,
         state: RunState,
@@ -82,6 +96,8 @@ class RunRecord:
         plans: Iterable[SavePlan],
         loss: Any,
         schedulers: Iterable[Any],
+        control: tuple[ControlEntry, ...],
+        live: Mapping[str, Any],
     ) -> None:
         """Write the file when a session begins, after a checkpoint is loaded.
 
@@ -93,6 +109,8 @@ class RunRecord:
             plans: The plans by which checkpoints are saved.
             loss: The loss function that was passed. ``None`` if there is none.
             schedulers: The schedulers that were passed, each an ``hl.Scheduler``.
+            control: The requests of other processes so far.
+            live: The settings that ``hookline set`` can change, with their values.
         """
         folder, step = state.folder, state.clock.step
         if folder is None or state.rank:
@@ -103,6 +121,7 @@ class RunRecord:
         if self._earlier is not None:
             facts = replace(facts, started=self._earlier.started, sessions=self._close_killed(folder, self._earlier))
             facts = facts if not step else _with_optimizers_of(self._earlier, facts)
+        facts = replace(facts, control=control, live=live)
         self._file, self._session = facts.with_session(session), session
         self._write(folder)
 
@@ -185,6 +204,19 @@ class RunRecord:
                 call(folder)
             except Exception:
                 logger.warning("a function that a callback passed to run.when_written failed", exc_info=True)
+
+    def set_control(self, folder: Path, control: tuple[ControlEntry, ...], live: Mapping[str, Any]) -> None:
+        """Write the requests of other processes, and the settings that they have changed.
+
+        Args:
+            folder: The run's folder.
+            control: The requests so far.
+            live: The settings that ``hookline set`` can change, with their values.
+        """
+        if self._file is not None:
+            settings = {**self._file.settings, "max_duration": live["max_duration"]}
+            self._file = replace(self._file, control=control, live=live, settings=settings)
+            self._write(folder)
 
     def _write(self, folder: Path) -> None:
         try:

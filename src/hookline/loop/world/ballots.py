@@ -43,6 +43,7 @@ class Ballots:
             save=asked.save,
             plan=asked.plan,
             evaluate=asked.evaluate,
+            control=asked.control,
             skip=skips and asked.skip is not None,
             signal=asked.preempt is not None,
             undone=self._undone,
@@ -60,7 +61,7 @@ class Ballots:
                 f"must be called on all ranks alike"
             )
         self._undone = 0
-        requests.agree(evaluate=found.evaluate > 0, save=found.save > 0, plan=found.plan > 0)
+        requests.agree(evaluate=found.evaluate > 0, save=found.save > 0, plan=found.plan > 0, control=found.control > 0)
         if found.stop or found.skip or found.signal:
             self._learn_whose(found)
 

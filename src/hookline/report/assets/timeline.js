@@ -17,6 +17,7 @@ const EVENTS = {
   rollback: "Rolled back",
   restore: "Weights put back",
   nan: "Not finite",
+  control: "Request",
   end: "End",
 };
 const BAD = new Set(["checkpoint_failed", "exception", "killed", "callback_disabled", "rollback", "preempt", "nan"]);
