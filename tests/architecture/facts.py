@@ -11,6 +11,7 @@ import tempfile
 import tokenize
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -38,11 +39,27 @@ LAYERS = (
 OF_OTHERS = {"_buffers", "_groups", "_iterator", "_modules", "_version", "_workers", "args", "data", "training"}
 """Fields of torch, torchmetrics and the standard library. Some classes of the package have fields of the same name."""
 
+PRIVATE_OF_OTHERS = {
+    *("_buffers", "_compiled_call_impl", "_dump_snapshot", "_fields", "_iterator", "_modules", "_parameters"),
+    *("_snapshot", "_strategy", "_values", "_version", "_workers", "_world"),
+}
+"""Private attributes of other libraries. Some classes of the package have one of the same name."""
+
 Tree = tuple[Path, ast.Module]
 
 
 def trees(folder: Path) -> list[Tree]:
-    return [(path, ast.parse(path.read_text())) for path in sorted(folder.rglob("*.py"))]
+    return [(path, parsed(path.read_text())) for path in sorted(folder.rglob("*.py"))]
+
+
+@cache
+def parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+def shown(path: Path) -> str:
+    """The path as the facts show it: inside the package if it is there."""
+    return (path.relative_to(SOURCE) if path.is_relative_to(SOURCE) else Path(path.name)).as_posix()
 
 
 # -- from the source -------------------------------------------------------------------------------
@@ -50,23 +67,32 @@ def trees(folder: Path) -> list[Tree]:
 
 def targets(node: ast.AST) -> Iterator[ast.Attribute]:
     """The attributes that a statement assigns."""
+    if not isinstance(node, ast.stmt | ast.comprehension):  # Most nodes are neither.
+        return
     match node:
         case ast.Assign(targets=found):
             queue: list[ast.expr] = list(found)
         case ast.AugAssign(target=one) | ast.AnnAssign(target=one):
             queue = [one]
-        case ast.For(target=one):
+        case ast.For(target=one) | ast.comprehension(target=one):
             queue = [one]
+        case ast.With(items=items):
+            queue = [item.optional_vars for item in items if item.optional_vars is not None]
+        case ast.Delete(targets=found):
+            queue = list(found)
         case _:
             return
     while queue:
         one = queue.pop()
         if isinstance(one, ast.Tuple | ast.List):
             queue.extend(one.elts)
+        elif isinstance(one, ast.Starred):
+            queue.append(one.value)
         elif isinstance(one, ast.Attribute):
             yield one
 
 
+@cache
 def own_fields(folder: Path = SOURCE) -> set[str]:
     """The fields that a class of the package assigns on itself or declares."""
     found: set[str] = set()
@@ -87,22 +113,40 @@ def foreign_assignments(folder: Path = LOOP) -> list[str]:
             for target in targets(node):
                 is_self = isinstance(target.value, ast.Name) and target.value.id == "self"
                 if not is_self and target.attr in own:
-                    found.append(f"{path.relative_to(SOURCE)}:{target.lineno} {ast.unparse(target)}")
+                    found.append(f"{shown(path)}:{target.lineno} {ast.unparse(target)}")
     return found
 
 
-def private_uses(folder: Path = LOOP) -> list[str]:
-    """Uses of a private attribute that another module of the package defines."""
-    found, own = [], own_fields()
+def private_uses(folder: Path = SOURCE) -> list[str]:
+    """Uses of a private field, method or function that another module of the package defines."""
+    private, found = private_names(), []
     for path, tree in trees(folder):
-        here = own_fields_of(tree)
+        here = defined_in(tree)
         for node in ast.walk(tree):
-            if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.startswith("__"):
-                continue
-            is_self = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
-            if not is_self and node.attr in own and node.attr not in here:
-                found.append(f"{path.relative_to(SOURCE)}:{node.lineno} {ast.unparse(node)}")
+            if isinstance(node, ast.Attribute) and node.attr in private - here:
+                owner = ast.unparse(node.value)
+                if owner not in ("self", "cls", "super()"):
+                    found.append(f"{shown(path)}:{node.lineno} {owner}.{node.attr}")
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hookline"):
+                names = [alias.name for alias in node.names if is_private(alias.name) and alias.name in private]
+                found += [f"{shown(path)}:{node.lineno} import {name}" for name in names]
     return found
+
+
+@cache
+def private_names() -> set[str]:
+    names = {name for _, tree in trees(SOURCE) for name in defined_in(tree)}
+    return {name for name in names if is_private(name)} - PRIVATE_OF_OTHERS
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def defined_in(tree: ast.Module) -> set[str]:
+    """The fields, methods and functions that a module defines."""
+    functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    return functions | own_fields_of(tree)
 
 
 def own_fields_of(tree: ast.Module) -> set[str]:
@@ -152,7 +196,7 @@ def comparisons_of_the_world_with_none(folder: Path = SOURCE) -> list[str]:
     """Comparisons of the world with ``None``."""
     pattern = re.compile(r"\b(ranks|world)\b is (not )?None")
     return [
-        f"{path.relative_to(SOURCE)}:{number}"
+        f"{shown(path)}:{number}"
         for path in sorted(folder.rglob("*.py"))
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if pattern.search(line)
@@ -160,28 +204,82 @@ def comparisons_of_the_world_with_none(folder: Path = SOURCE) -> list[str]:
 
 
 def functions_of_the_whole_loop(folder: Path = LOOP) -> list[str]:
-    """Functions with a parameter that is the whole loop."""
+    """Functions with a parameter that is the whole loop, or may be."""
     found = []
     for path, tree in trees(folder):
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
-                kinds = {ast.unparse(its.annotation) for its in node.args.args if its.annotation is not None}
-                if kinds & WHOLE_LOOP:
-                    found.append(f"{path.relative_to(SOURCE)}:{node.lineno} {node.name}")
+                kinds = [its.annotation for its in ast.walk(node.args) if isinstance(its, ast.arg) and its.annotation]
+                if any(WHOLE_LOOP & set(re.findall(r"\w+", ast.unparse(kind))) for kind in kinds):
+                    found.append(f"{shown(path)}:{node.lineno} {node.name}")
     return found
+
+
+def questions_about_the_number_of_processes(folder: Path = LOOP) -> list[str]:
+    """Reads of ``is_alone`` and comparisons of ``world_size``, outside the folder of the world."""
+    found = []
+    for path, tree in trees(folder):
+        for node in ast.walk(tree):
+            compared = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+            asked = [its for its in compared if isinstance(its, ast.Attribute) and its.attr == "world_size"]
+            if isinstance(node, ast.Attribute) and node.attr in ("is_alone", "_is_alone") and is_read(node):
+                asked.append(node)
+            found += [f"{shown(path)}:{its.lineno} {ast.unparse(its)}" for its in asked if path.parent.name != "world"]
+    return found
+
+
+def is_read(node: ast.Attribute) -> bool:
+    return isinstance(node.ctx, ast.Load)
+
+
+def senders(folder: Path = LOOP) -> dict[str, list[str]]:
+    """By event: the functions that send it, as ``steps.py: of_task``."""
+    found: dict[str, set[str]] = {}
+    for path, tree in trees(folder):
+        for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+            for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
+                if ast.unparse(call.func).rpartition(".")[2] in ("emit", "enter"):
+                    for event in (its.attr for its in call.args if isinstance(its, ast.Attribute)):
+                        found.setdefault(event, set()).add(f"{path.name}: {function.name}")
+    return {event: sorted(functions) for event, functions in found.items()}
+
+
+def updates(folder: Path = LOOP) -> list[str]:
+    """The functions that step an optimizer, as ``steps.py: _update``."""
+    return sorted(
+        {
+            f"{path.name}: {function.name}"
+            for path, tree in trees(folder)
+            for function in ast.walk(tree)
+            if isinstance(function, ast.FunctionDef)
+            for call in ast.walk(function)
+            if isinstance(call, ast.Call) and re.search(r"\b(optimizer|scaler)\.step$", ast.unparse(call.func))
+        }
+    )
+
+
+def story_functions(folder: Path = SOURCE) -> list[str]:
+    """Functions that may be more complex than the others: lines that switch off ruff's C901."""
+    return [
+        line.strip()
+        for path in sorted(folder.rglob("*.py"))
+        for line in path.read_text().splitlines()
+        if re.search(r"noqa:.*\bC901\b", line)
+    ]
 
 
 def imports(folder: Path = LOOP) -> dict[str, set[str]]:
     """The modules that each module of a folder imports from it, ``TYPE_CHECKING`` imports included."""
-    names = {
-        "hookline." + ".".join(path.relative_to(SOURCE).with_suffix("").parts): tree for path, tree in trees(folder)
-    }
+    base = SOURCE if folder.is_relative_to(SOURCE) else folder
+    names = {"hookline." + ".".join(path.relative_to(base).with_suffix("").parts): tree for path, tree in trees(folder)}
     found: dict[str, set[str]] = {}
     for name, tree in names.items():
         its = found.setdefault(name.removesuffix(".__init__"), set())
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module:
                 its |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+            if isinstance(node, ast.Import):
+                its |= {alias.name for alias in node.names}
     return {name: {other for other in its if other in found and other != name} for name, its in found.items()}
 
 
@@ -203,14 +301,18 @@ def largest_cycle(folder: Path = LOOP) -> list[str]:
     return sorted(max(cycles, key=len))
 
 
-def uses_of_the_loop(folders: tuple[str, ...] = ("callbacks", "sinks")) -> list[str]:
-    """Lines of callbacks and sinks that reach through ``run.loop``."""
+def uses_of_the_loop(*folders: Path) -> list[str]:
+    """Places where callbacks and sinks reach past the public fields of ``run``: its loop, or its state."""
     return [
-        f"{path.relative_to(SOURCE)}:{number}"
-        for folder in folders
-        for path in sorted((SOURCE / folder).rglob("*.py"))
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        for _ in re.findall(r"\brun\.loop\b", line)
+        f"{shown(path)}:{node.lineno} {ast.unparse(node)}"
+        for folder in folders or (CALLBACKS, SOURCE / "sinks")
+        for path, tree in trees(folder)
+        for node in ast.walk(tree)
+        if (
+            isinstance(node, ast.Attribute)
+            and (node.attr in ("loop", "engine") or (node.attr == "_state" and ast.unparse(node.value) != "self"))
+        )
+        or (isinstance(node, ast.Constant) and node.value in ("loop", "_state"))  # getattr(run, "loop")
     ]
 
 
@@ -258,7 +360,7 @@ def misnamed_modules() -> list[str]:
 def lines_in_callbacks(pattern: str) -> list[str]:
     """Return the lines of callbacks that a pattern matches."""
     return [
-        f"{path.relative_to(SOURCE)}:{number}"
+        f"{shown(path)}:{number}"
         for path in sorted(CALLBACKS.rglob("*.py"))
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if re.search(pattern, line)
@@ -268,12 +370,14 @@ def lines_in_callbacks(pattern: str) -> list[str]:
 def orderings_by_name() -> list[str]:
     """Callbacks that name other callbacks as strings in ``before`` or ``after``."""
     return [
-        f"{path.relative_to(SOURCE)}:{node.lineno}"
+        f"{shown(path)}:{node.lineno}"
         for path, tree in trees(CALLBACKS)
-        for node in ast.walk(tree)
+        for owner in ast.walk(tree)
+        if isinstance(owner, ast.ClassDef)
+        for node in ast.walk(owner)
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-        if ast.unparse(target).removeprefix("self.") in ("before", "after")
+        if ast.unparse(target) in (("before", "after") if node in owner.body else ("self.before", "self.after"))
         and any(isinstance(its, ast.Constant) and isinstance(its.value, str) for its in ast.walk(node.value))
     ]
 
@@ -397,6 +501,11 @@ def main() -> None:
         ("control fields in loop/", lambda: len(control_fields()), "about 35"),
         ("assignments to a field of another object, in loop/", lambda: len(foreign_assignments()), "under 40"),
         ("the world compared with None", lambda: len(comparisons_of_the_world_with_none()), "3"),
+        (
+            "questions how many processes there are, in loop/",
+            lambda: len(questions_about_the_number_of_processes()),
+            "3",
+        ),
         ("functions that take the whole loop", lambda: len(functions_of_the_whole_loop()), "under 15"),
         ("largest import cycle in loop/, modules", lambda: len(largest_cycle()), "1"),
         ("run.loop in callbacks and sinks", lambda: len(uses_of_the_loop()), "0"),

@@ -396,6 +396,27 @@ def test_one_that_reads_everything_is_last_also_if_it_writes_what_others_read() 
         assert sort(listed).callbacks == (reader, last)
 
 
+def test_a_class_in_after_orders_its_subclasses_but_not_two_of_the_same_class() -> None:
+    """``BackboneFinetuning`` runs after its base class ``Finetuning``. Two of it are no cycle."""
+
+    class Base(Callback):
+        commutes = True
+
+    class Mine(Base):
+        after = (Base,)
+
+    base, one, two = Base(), Mine(), Mine()
+    for listed in ([one, base, two], [two, one, base]):
+        expected = [base, *(its for its in listed if its is not base)]
+        assert sort(listed).callbacks == tuple(expected)
+
+
+def test_a_plot_of_any_package_is_drawn_before_it_is_sent() -> None:
+    plot, notify = declare("Mine", reads=("*",)), hl.Notify(webhook="http://127.0.0.1:1")
+    plot.role = "plot"
+    assert sort([notify, plot]).callbacks == (plot, notify)
+
+
 def test_a_role_that_does_not_exist_is_refused(world: Any) -> None:
     callback = declare("Mine")
     callback.role = "avrage"

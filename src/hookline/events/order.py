@@ -26,8 +26,10 @@ ROLES = {
     "constrain": "keeps the weights in a form, such as sparse",
     "select": "puts the best weights into the model at the very end",
     "convert": "replaces layers by others",
+    "plot": "draws figures, and writes them to the run's folder",
+    "send": "sends metrics and files of the run to a person",
 }
-"""Effects on the model or the optimizers. Callbacks with a role run in this order."""
+"""Effects on the model, the optimizers or the run's folder. Callbacks with a role run in this order."""
 
 PHASES = (
     "reads nothing: before those that monitor, in list order",
@@ -179,7 +181,7 @@ def _named(callback: Callback, names: Sequence[str | type], callbacks: Sequence[
     found: list[Callback] = []
     for name in names:
         if isinstance(name, type):
-            found += [other for other in callbacks if isinstance(other, name)]
+            found += [other for other in callbacks if isinstance(other, name) and type(other) is not type(callback)]
             continue
         hits = [other for other in callbacks if name in names_of(other)]
         if not hits:

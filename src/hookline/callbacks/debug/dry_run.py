@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hookline.callbacks.debug.limit_batches import LimitBatches
+from hookline.callbacks.debug.overfit_batches import OverfitBatches
 from hookline.errors import ArgumentError, SetupError
 from hookline.events import Callback
 
@@ -52,6 +54,7 @@ class DryRun(Callback):
     reads = ("*",)
     """The callback runs last, so that it restores the weights after the other callbacks have changed them."""
     writes = ("weights", "batch")
+    after = (LimitBatches, OverfitBatches)
 
     def __init__(self, batches: int = 1) -> None:
         if batches < 1:

@@ -44,7 +44,6 @@ class LimitBatches(Callback):
     reads = ("*",)
     """The callback runs last, so that it limits the loaders that the other callbacks have set."""
     writes = ("batch",)
-    before = ("OverfitBatches", "DryRun")
 
     def __init__(
         self,

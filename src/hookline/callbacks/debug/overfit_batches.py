@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from hookline.callbacks.debug.limit_batches import LimitBatches
 from hookline.errors import ArgumentError, NotAvailableError, SetupError
 from hookline.events import Callback
 
@@ -41,7 +42,7 @@ class OverfitBatches(Callback):
 
     reads = ("*",)
     writes = ("batch",)
-    before = ("DryRun",)
+    after = (LimitBatches,)
 
     def __init__(self, batches: int = 1) -> None:
         if batches < 1:

@@ -86,6 +86,7 @@ class HistoryPlot(Callback):
     optional = True
     ranks = "zero"
     reads = ("*",)
+    role = "plot"
     """The callback runs last, so that the figure has the values that other callbacks log."""
 
     def __init__(

@@ -15,6 +15,7 @@ from hookline.callbacks.schedule._schedulers import (
     set_rate,
 )
 from hookline.callbacks.schedule.finetuning import Finetuning
+from hookline.callbacks.schedule.freeze import Freeze
 from hookline.errors import ArgumentError
 from hookline.progress import Duration
 
@@ -65,7 +66,7 @@ class BackboneFinetuning(Finetuning):
     """
 
     state_depends_on = ("backbone",)
-    before = ()
+    after = (Freeze, Finetuning)
     _argument = "backbone"
 
     def __init__(

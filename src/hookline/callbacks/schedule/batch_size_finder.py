@@ -21,6 +21,7 @@ from hookline.callbacks.schedule._finders import (
     resized,
     size_figure,
 )
+from hookline.callbacks.schedule.accumulation_schedule import AccumulationSchedule
 from hookline.errors import ArgumentError, SetupError
 from hookline.events import Callback
 
@@ -105,7 +106,7 @@ class BatchSizeFinder(Callback):
         self.optional = not apply
         self.role = "plan"
         self.writes = ("optimizer",) if apply else ()
-        self.after = ("AccumulationSchedule",)
+        self.after = (AccumulationSchedule,)
         self._reset()
 
     def _reset(self) -> None:

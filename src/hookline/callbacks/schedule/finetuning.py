@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from hookline.callbacks._modules import patterns_of
 from hookline.callbacks.schedule._freezing import Epochs, Frozen, check_something_is_left, named
 from hookline.callbacks.schedule._schedulers import grouping, leading, own_group, regroup, the_optimizer
+from hookline.callbacks.schedule.freeze import Freeze
 from hookline.errors import ArgumentError
 from hookline.events import Callback
 from hookline.progress import Duration
@@ -62,7 +63,7 @@ class Finetuning(Callback):
     state_depends_on: ClassVar[tuple[str, ...]] = ("layers", "unfrozen_layers")
     writes = ("weights", "optimizer")
     role = "structure"
-    before: tuple[str | type, ...] = ("BackboneFinetuning",)
+    after: tuple[str | type, ...] = (Freeze,)
     _argument = "layers"
     """Name of the argument that a wrong name belongs to, for errors."""
 

@@ -52,7 +52,6 @@ class Freeze(Callback):
     state_depends_on = ("layers", "but")
     writes = ("weights",)
     role = "structure"
-    before = ("Finetuning", "BackboneFinetuning")
 
     def __init__(
         self,

@@ -18,6 +18,8 @@ from hookline.callbacks.schedule._finders import (
     steepest,
 )
 from hookline.callbacks.schedule._schedulers import base_rate, scale_rate, set_rate, the_optimizer
+from hookline.callbacks.schedule.accumulation_schedule import AccumulationSchedule
+from hookline.callbacks.schedule.batch_size_finder import BatchSizeFinder
 from hookline.errors import ArgumentError, SetupError
 from hookline.events import Callback
 
@@ -108,7 +110,7 @@ class LRFinder(Callback):
         self.optional = not apply
         self.role = "plan"
         self.writes = ("optimizer",) if apply else ()
-        self.after = ("AccumulationSchedule", "BatchSizeFinder")
+        self.after = (AccumulationSchedule, BatchSizeFinder)
         self._reset()
 
     def _reset(self) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from hookline.callbacks._monitor import check_metric_name
 from hookline.callbacks.stopping._guards import BeforeBatch, gradients_of, module_of, not_finite, total_norm
+from hookline.callbacks.stopping.spike_guard import SpikeGuard
 from hookline.errors import ArgumentError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule
@@ -56,7 +57,7 @@ class StopOnNaN(Callback):
     shares_state = True
     role = "guard"
     state_depends_on = ("monitor",)
-    after = ("SpikeGuard",)  # A step that SpikeGuard skips is not a reason to stop.
+    after = (SpikeGuard,)  # A step that SpikeGuard skips is not a reason to stop.
 
     def __init__(
         self, monitor: str | Sequence[str] = ("loss", "gradients"), *, every: str | Duration | None = None

@@ -76,7 +76,7 @@ class Notify(Callback):
     optional = True
     ranks = "zero"
     state = ("holding", "epochs")
-    after = ("HistoryPlot",)
+    role = "send"
 
     def __init__(
         self,

@@ -73,7 +73,7 @@ class LightningAdapter(Adapter):
 
     def caller(self, hook: str, event: str) -> Hook:
         stage = STAGE_OF.get(hook[:8])
-        arguments = ARGUMENTS.get(hook.replace("_test_", "_validation_"), _nothing)
+        arguments = ARGUMENTS.get(hook.replace("_test_", "_validation_"), no_arguments)
         call, only, adapter = getattr(self.callback, hook), ONLY.get((hook, event)), self
 
         def plain(run: Run) -> None:
@@ -87,7 +87,7 @@ class LightningAdapter(Adapter):
                 host.serve(run)
                 call(adapter.trainer, host.module_of(adapter._package), *arguments(run, host, event))
 
-        is_plain = arguments is _nothing and stage is None and only is None
+        is_plain = arguments is no_arguments and stage is None and only is None
         return plain if is_plain else with_arguments
 
     def _keep_gradients(self) -> None:
@@ -148,7 +148,7 @@ class LightningAdapter(Adapter):
             self.callback.load_state_dict(dict(state["state"]))
 
 
-def _nothing(run: Run, host: LightningHost, event: str) -> tuple[Any, ...]:
+def no_arguments(run: Run, host: LightningHost, event: str) -> tuple[Any, ...]:
     return ()
 
 

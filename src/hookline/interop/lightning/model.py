@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from hookline.errors import LossError, SetupError
 from hookline.interop.adapter import Hook
-from hookline.interop.lightning.callback import ARGUMENTS, ONLY, STAGE_OF, LightningAdapter, _nothing
+from hookline.interop.lightning.callback import ARGUMENTS, ONLY, STAGE_OF, LightningAdapter, no_arguments
 from hookline.interop.lightning.checkpoint import added_state, load_added_state
 from hookline.interop.lightning.trainer import NAMES, LightningHost
 from hookline.run import Run
@@ -171,7 +171,7 @@ class ModuleHooks(LightningAdapter):
             module.prepare_data()
         for hook in ("setup", "configure_model"):
             host.serve(run)
-            getattr(module, hook)(*ARGUMENTS.get(hook, _nothing)(run, host, "setup"))
+            getattr(module, hook)(*ARGUMENTS.get(hook, no_arguments)(run, host, "setup"))
 
     def on_model_ready(self, run: Run) -> None:
         self.callback.to(run.device)  # It keeps its device in a field of its own.
@@ -190,7 +190,7 @@ class ModuleHooks(LightningAdapter):
 
     def caller(self, hook: str, event: str) -> Hook:
         stage = STAGE_OF.get(hook[:8])
-        arguments = ARGUMENTS.get(hook.replace("_test_", "_validation_"), _nothing)
+        arguments = ARGUMENTS.get(hook.replace("_test_", "_validation_"), no_arguments)
         call, only, adapter = getattr(self.callback, hook), ONLY.get((hook, event)), self
 
         def call_module(run: Run) -> None:

@@ -165,7 +165,8 @@ class Steps:
 
     # -- with a task -----------------------------------------------------------------------------
 
-    def of_task(self, run: Run) -> Any:
+    # It reads top to bottom, with one line per event.
+    def of_task(self, run: Run) -> Any:  # noqa: C901
         """Make the steps of an epoch with the task, if ``fits_of_task`` is true.
 
         One process, one optimizer and no scaling need none of the halves below: their text is written out here,
@@ -479,7 +480,10 @@ class Steps:
 
     # -- the second half: backward and update ---------------------------------------------------
 
-    def backward(self, loss: Any, optimizer: Any = None, *, weight: Any = None, outputs: Any = None) -> None:
+    # As `of_task`: one line per event.
+    def backward(  # noqa: C901
+        self, loss: Any, optimizer: Any = None, *, weight: Any = None, outputs: Any = None
+    ) -> None:
         """Differentiate the mean loss of the batch.
 
         Args:

@@ -44,7 +44,7 @@ def test_a_bar_that_is_drawn_at_every_step_reads_nothing_more_than_the_loop() ->
 
 def a_run(loss: Any, **metrics: float) -> Any:
     return SimpleNamespace(
-        loss=loss, metrics=metrics, entry_point="fit", stage="train", callbacks=(), schedulers=(), log_every="1st"
+        loss=loss, metrics=metrics, is_training_run=True, stage="train", callbacks=(), schedulers=(), log_every="1st"
     )
 
 

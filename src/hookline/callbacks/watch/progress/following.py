@@ -26,13 +26,6 @@ Self = TypeVar("Self", bound="Following")
 LOSS: Final = "train/loss"
 MAX_METRICS: Final[Mapping[str, int]] = {"train/": 2, "val/": 3, "test/": 3}
 """Maximum number of metrics per prefix if the user selects none."""
-STALE: Final[Mapping[str, tuple[str, ...]]] = {
-    "evaluate": ("train/", "test/"),
-    "test": ("train/", "val/"),
-    "predict": ("train/", "val/", "test/"),
-}
-"""Prefixes that a call does not measure. Their values are from an earlier ``fit``."""
-
 SHARE: Final = 300
 """A display may take 1/300 of the time. After a slow update, the next one waits longer."""
 PART, SLOWEST = 40, 3600.0
@@ -365,7 +358,9 @@ class Newest:
             run: The run to read from.
             only: Prefix of the metrics to read.
         """
-        metrics, stale = run.metrics, STALE.get(run.entry_point, ())
+        metrics = run.metrics
+        # An evaluation measures one stage. Values of the others are from an earlier fit.
+        stale = () if run.is_training_run else tuple(its for its in MAX_METRICS if its != f"{run.stage}/")
         self._monitored = monitored_metrics(run.callbacks, run.schedulers)
         for name in list(metrics):
             wanted = name in self._names or (not self._names and (_of_interest(name) or name in self._monitored))
