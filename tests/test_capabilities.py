@@ -246,6 +246,7 @@ PROMISES = {
     "11 callbacks of transformers": "interop/test_transformers.py::test_a_shipped_callback_has_the_same_effect",
     "11 callbacks of pytorch-accelerated": "interop/test_pytorch_accelerated.py::test_a_shipped_callback_has_the_same_effect",
     "11 modules of Lightning": "interop/test_lightning_modules.py::test_a_module_ends_as_in_lightning",
+    "11 handlers of ignite": "interop/test_ignite.py::test_all_events_are_fired_as_in_ignite",
     "11 units of TorchTNT": "interop/test_torchtnt_units.py::test_an_auto_unit_ends_as_in_torchtnt",
     "11 our callbacks in Keras": "interop/test_keras_guests.py::test_a_guest_does_the_same",
     "11 our callbacks in transformers": "interop/test_transformers_guests.py::test_a_guest_does_the_same",

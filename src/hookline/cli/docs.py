@@ -23,6 +23,7 @@ LIBRARIES = {
     "keras": "Keras",
     "transformers": "Hugging Face",
     "pytorch-accelerated": "pytorch-accelerated",
+    "ignite": "ignite",
 }
 """Pages of other libraries under ``docs/interop``, and their names in ``FOREIGN_HOOKS``."""
 
@@ -192,7 +193,7 @@ def lightning_page() -> str:
     page = _filled(path.read_text(), "methods that are not called", "end of the list", methods)
     callbacks = _callbacks_table(support.RUNS, support.LIMITED, support.REFUSED, {})
     page = _filled(page, "table of callbacks", "end of the table", callbacks)
-    return _filled(page, "table of hooks", "end of the hooks", _hooks_table("Lightning"))
+    return _filled(page, "table of hooks", "end of the hooks", _hooks_table(_fired("Lightning")))
 
 
 def interop_page(name: str, library: str) -> str:
@@ -210,7 +211,8 @@ def interop_page(name: str, library: str) -> str:
     page = _filled(page, "table of callbacks", "end of the table", callbacks)
     methods = [f"- `{name}`: {instead}" for name, instead in getattr(support, "NOT_CALLED", {}).items()]
     page = _filled(page, "methods that are not called", "end of the list", methods)
-    return _filled(page, "table of hooks", "end of the hooks", _hooks_table(library))
+    fired = getattr(support, "FIRED", None) or _fired(library)
+    return _filled(page, "table of hooks", "end of the hooks", _hooks_table(fired))
 
 
 def _callbacks_table(
@@ -225,14 +227,14 @@ def _callbacks_table(
     return ["| callback | | |", "|---|---|---|", *rows]
 
 
-def _hooks_table(library: str) -> list[str]:
+def _fired(library: str) -> dict[str, tuple[str, ...]]:
     """Hooks of another library's callback, and the events of Hookline at which an adapter calls them."""
-    rows = [row for row in FOREIGN_HOOKS if row.system == library and row.fired]
-    return [
-        "| hook | called at |",
-        "|---|---|",
-        *(f"| `{row.hook}` | {', '.join(f'`{event}`' for event in row.fired)} |" for row in rows),
-    ]
+    return {row.hook: row.fired for row in FOREIGN_HOOKS if row.system == library and row.fired}
+
+
+def _hooks_table(fired: Mapping[str, tuple[str, ...]]) -> list[str]:
+    rows = [f"| `{hook}` | {', '.join(f'`{event}`' for event in events)} |" for hook, events in fired.items()]
+    return ["| hook | called at |", "|---|---|", *rows]
 
 
 def _filled(page: str, begin: str, end: str, lines: list[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 CALLBACKS: Final = {
+    ("ignite.engine.engine", "Engine"): "hookline.interop.ignite",
     ("keras.src.callbacks.callback", "Callback"): "hookline.interop.keras",
     ("lightning.pytorch.callbacks.callback", "Callback"): "hookline.interop.lightning",
     ("pytorch_accelerated.callbacks", "TrainerCallback"): "hookline.interop.pytorch_accelerated",

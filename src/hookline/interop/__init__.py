@@ -44,7 +44,8 @@ def adapt(
         names: Metrics of the callback and those of Hookline, such as ``{"val_f1": "val/hard/f1"}``. They come before
             the rule of the library, by which ``val_loss`` is ``val/loss``.
         optional: True if Hookline disables the callback when it fails, as for a progress bar.
-        args: Settings object of the other library, such as ``TrainingArguments`` of transformers.
+        args: Settings object of the other library, such as ``TrainingArguments`` of transformers. For an engine of
+            ignite: a dict of further objects whose state a checkpoint saves.
 
     Raises:
         RegistrationError: If the callback is of no library that Hookline knows, or cannot work in Hookline.
