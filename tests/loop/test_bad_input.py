@@ -61,10 +61,10 @@ UNKNOWN = {
     "log_every_n_steps": "log_every=",
     "accelerator": "device=",
     "default_root_dir": "folder=",
-    "max_durations": "did you mean max_duration?",
-    "precison": "did you mean precision?",
-    "eval_evry": "did you mean eval_every?",
-    "zzz": "the options are max_duration",
+    "max_durations": "Did you mean max_duration?",
+    "precison": "Did you mean precision?",
+    "eval_evry": "Did you mean eval_every?",
+    "zzz": "The options are max_duration",
 }
 
 
@@ -90,9 +90,9 @@ def test_an_option_that_means_nothing_without_training() -> None:
         "max_duration": r"max_duration is an option of fit and train: leave it out",
         "epochs": r"max_duration is an option of fit and train: leave it out",
         "resume": r"resume is an option of fit and train: leave it out",
-        "accelerator": r"write device='cuda'",
-        "precison": r"did you mean precision\?",
-        "zzz": r"the options are precision, device",
+        "accelerator": r"Write device='cuda'",
+        "precison": r"Did you mean precision\?",
+        "zzz": r"The options are precision, device",
     }
     rows = [
         ((verb, key), partial(verb, TinyModel(), tiny_data(), **{key: "3"}), text)

@@ -50,19 +50,19 @@ def test_an_own_loop_over_epochs_around_batches() -> None:
 
 def test_a_keyword_that_a_method_does_not_have() -> None:
     hints = {
-        "epochs": r"option of the trainer: write max_duration='3ep' in Trainer",
+        "epochs": r"It is an option of the trainer: write max_duration='3ep' in Trainer",
         "max_duration": r"option of the trainer: write max_duration=… in Trainer",
         "lr": r"optimizer=torch\.optim\.AdamW\(model\.parameters\(\), lr=",
         "batch_size": r"DataLoader\(data, batch_size=3\)",
-        "zork": r"the arguments are model",
-        "callback": r"did you mean callbacks\?",
+        "zork": r"The arguments are model",
+        "callback": r"Did you mean callbacks\?",
     }
     trainer = Trainer(max_duration="1ep", folder=False)
     rows = [
         (
             (verb, key),
             partial(getattr(trainer, verb), TinyModel(), tiny_data(), **{key: 3}),
-            rf"{verb}\({key}=…\): no such argument; .*{hint}",
+            rf"^{verb}\({key}=3\): no such argument\. .*{hint}",
         )
         for verb in VERBS
         for key, hint in hints.items()
@@ -72,8 +72,8 @@ def test_a_keyword_that_a_method_does_not_have() -> None:
 
 def test_a_keyword_of_fit_by_another_name() -> None:
     says: dict[Any, str] = {
-        Trainer(max_duration="1ep", folder=False).fit: r"fit\({0}=…\): no such argument; write {1}=",
-        hl.fit: r"unknown option {0}=…; {1} is an argument of fit",
+        Trainer(max_duration="1ep", folder=False).fit: r"^fit\({0}=3\): no such argument\. Write {1}=",
+        hl.fit: r"^fit\({0}=3\): no such argument\. Write {1}=",
     }
     rows = [
         (key, partial(call, TinyModel(), tiny_data(), **{key: 3}), text.format(key, ours))
@@ -88,15 +88,18 @@ def test_the_names_of_arguments_are_those_of_fit() -> None:
 
 
 def test_an_argument_of_fit_that_is_given_to_the_trainer() -> None:
-    with pytest.raises(ArgumentError, match=r"loss=…; loss is an argument of fit: write fit\(…, loss=…\)"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"^Trainer\(loss=…\): no such argument\. loss is an argument of fit: write fit\(…, loss=…\)\.$",
+    ):
         Trainer(loss=CE)  # type: ignore[call-arg]
-    with pytest.raises(ArgumentError, match=r"unknown option optimzer=…; optimizer is an argument of fit"):
+    with pytest.raises(ArgumentError, match=r"^fit\(optimzer=…\): no such argument\. Write optimizer=…\.$"):
         hl.fit(TinyModel(), tiny_data(), optimzer=sgd)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("key", ["logger", "loggers"])
 def test_a_logger_is_a_sink_here(key: str) -> None:
-    says = rf"{key}=….*write sinks=\[hl\.sinks\.TensorBoard\(\)\]; metrics\.jsonl .* is always written"
+    says = rf"{key}=True.*Write sinks=\[hl\.sinks\.TensorBoard\(\)\]; metrics\.jsonl .* is always written"
     with pytest.raises(ArgumentError, match=says):
         Trainer(**{key: True})
     with pytest.raises(ArgumentError, match=says):
@@ -104,15 +107,15 @@ def test_a_logger_is_a_sink_here(key: str) -> None:
 
 
 def test_the_list_of_callbacks_in_the_singular() -> None:
-    with pytest.raises(ArgumentError, match=r"unknown option callback=…; did you mean callbacks\?"):
+    with pytest.raises(ArgumentError, match=r"^Trainer\(callback=…\): no such argument\. Did you mean callbacks\?$"):
         Trainer(callback=[])  # type: ignore[call-arg]
-    with pytest.raises(ArgumentError, match=r"unknown option callback=…; did you mean callbacks\?"):
+    with pytest.raises(ArgumentError, match=r"^fit\(callback=…\): no such argument\. Did you mean callbacks\?$"):
         hl.fit(TinyModel(), tiny_data(), callback=[])  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("key", ["optimizer", "optim"])
 def test_an_argument_of_training_that_is_given_to_an_evaluation(key: str) -> None:
-    says = rf"evaluate\({key}=…\): no such argument; optimizer is an argument of fit and train: leave it out$"
+    says = rf"^evaluate\({key}=…\): no such argument\. optimizer is an argument of fit and train: leave it out\.$"
     with pytest.raises(ArgumentError, match=says):
         hl.evaluate(TinyModel(), tiny_data(), **{key: sgd})
     with pytest.raises(ArgumentError, match=says):

@@ -802,7 +802,7 @@ def test_callbacks_that_are_missing_or_new_are_reported(tmp_path: Path, said: Ca
     other = Other("b")
     with pytest.warns(hl.HooklineWarning, match=r"callbacks that this run lacks: Remembering\(label='a'\)"):
         saved_fit(tmp_path / "run", other, resume="auto")
-    assert "does not know, and that begin anew: Other(label='b')" in said()
+    assert "callbacks without a saved state, which start from scratch: Other(label='b')" in said()
     assert other.steps == [7, 8, 9, 10]
 
 

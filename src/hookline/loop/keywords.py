@@ -9,6 +9,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
 from hookline.errors import ArgumentError
+from hookline.events.arguments import shown
 from hookline.events.foreign_names import DATASETS, ELSEWHERE, advice_for
 from hookline.events.foreign_names import KEYWORDS as OPTIONS
 from hookline.events.foreign_names import PLACES as ARGUMENTS
@@ -16,6 +17,15 @@ from hookline.loop.settings import Settings
 
 EXAMPLES = {"max_duration": "max_duration='10ep'", "loss": "loss=nn.CrossEntropyLoss()"}
 """How an error shows an argument by name. Other arguments are shown as ``name=…``."""
+
+IN_A_LOOP = {
+    "loss": "in a custom loop, call it yourself",
+    "train": "in a custom loop, write for batch in loop.batches(…)",
+}
+"""Replacements in a custom loop, by the argument of ``fit``."""
+
+MAX_VALUE_CHARS = 40
+"""An error shows a longer value as ``…``."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,29 +92,36 @@ def _too_many(function: Callable[..., Any], extra: object, takes: list[str], by_
 def _unknown_keyword(function: Callable[..., Any], given: Mapping[str, object], takes: list[str]) -> ArgumentError:
     """Return the error for the first keyword that the function does not take."""
     key = next(key for key in given if key not in takes)
-    name, options = _name_of(function), list(Settings.__dataclass_fields__)
+    name, value = _name_of(function), given[key]
+    hint = _hint(name, key, value, takes)
+    if hint.split(" ")[0] not in {*Settings.__dataclass_fields__, *ARGUMENTS.values()}:
+        hint = hint[0].upper() + hint[1:]
+    text = shown(key, value) if isinstance(value, str | int | float | None) else "…"
+    text = text if len(text) <= MAX_VALUE_CHARS else "…"
+    return ArgumentError(f"{name}({key}={text}): no such argument. {hint}{'' if hint.endswith('?') else '.'}")
+
+
+def _hint(name: str, key: str, value: object, takes: list[str]) -> str:
+    """Return what to write in place of a keyword that the function does not take."""
+    options = list(Settings.__dataclass_fields__)
     known = [option for option in options if option in takes]
     if not known:
-        return ArgumentError(f"{name}({key}=…): no such argument; {_hint_of_method(name, key, given[key], takes)}")
+        return _hint_of_method(name, key, value, takes)
     if _option(key) in options and _option(key) not in known:
-        return ArgumentError(
-            f"{name}({key}=…): no such argument; {_option(key)} is an option of fit and train: leave it out"
-        )
+        return f"{_option(key)} is an option of fit and train: leave it out"
     if key in OPTIONS or key in ELSEWHERE:
-        return ArgumentError(f"unknown option {key}=…; {advice_for(OPTIONS.get(key) or ELSEWHERE[key], given[key])}")
+        return advice_for(OPTIONS.get(key) or ELSEWHERE[key], value)
     arguments = dict.fromkeys(ARGUMENTS.values())
     others = [argument for argument in takes if argument not in ("self", *known, *arguments)]
     close = get_close_matches(ARGUMENTS.get(key, key), [*known, *others, *arguments], n=1)
     if close and close[0] in arguments:
+        if close[0] in takes:
+            return f"write {_written(key, close[0])}"
         if name in ("evaluate", "test", "predict"):
-            hint = f"write {_written(key, close[0])}" if close[0] in takes else _leave_out(close[0])
-            return ArgumentError(f"{name}({key}=…): no such argument; {hint}")
-        where = "" if name in ("fit", "train") else "; in a custom loop, call it yourself"
-        return ArgumentError(
-            f"unknown option {key}=…; {close[0]} is an argument of fit: write fit(…, {_written(key, close[0])}){where}"
-        )
-    hint = f"did you mean {close[0]}?" if close else f"the options are {', '.join(known)}"
-    return ArgumentError(f"unknown option {key}=…; {hint}")
+            return _leave_out(close[0])
+        where = f"; {IN_A_LOOP[close[0]]}" if name == "Loop" and close[0] in IN_A_LOOP else ""
+        return f"{close[0]} is an argument of fit: write fit(…, {_written(key, close[0])}){where}"
+    return f"did you mean {close[0]}?" if close else f"the options are {', '.join(known)}"
 
 
 def _written(key: str, argument: str) -> str:
@@ -126,8 +143,8 @@ def _option(key: str) -> str:
 def _hint_of_method(verb: str, key: str, value: object, takes: list[str]) -> str:
     """Return the hint for a keyword that a method of the trainer does not take."""
     if key in Settings.__dataclass_fields__ or key in OPTIONS:
-        write = advice_for(OPTIONS.get(key, f"write {key}=…"), value)
-        return f"it is an option of the trainer: {write} in Trainer(…), before .{verb}(…)"
+        write, dot, more = advice_for(OPTIONS.get(key, f"write {key}=…"), value).partition("; ")
+        return f"it is an option of the trainer: {write} in Trainer(…), before .{verb}(…){dot}{more}"
     if key in ELSEWHERE:
         return advice_for(ELSEWHERE[key], value)
     if ARGUMENTS.get(key) in takes:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from hookline.errors import CheckpointMismatchError
+from hookline.errors import CheckpointMismatchError, HooklineWarning
 from hookline.events import Member
 from hookline.events.callback import callback_name, identity_of
 from hookline.run import Run
@@ -26,7 +27,7 @@ def for_this_run(members: Iterable[Member[Run]], state: Mapping[str, Any], *, is
     """Return the saved state of a run, with the keys that its callbacks have in this run.
 
     The part of a callback whose ``state_depends_on`` has changed is left out. Hookline logs one line for each callback
-    that resumes with other options, or without its state.
+    that resumes with other options, or without its state, and warns about saved states that no callback loads.
 
     Args:
         members: The callbacks of this run.
@@ -37,12 +38,13 @@ def for_this_run(members: Iterable[Member[Run]], state: Mapping[str, Any], *, is
         CheckpointMismatchError: If several callbacks of this run could continue one saved state.
     """
     callbacks = {member.key: member.callback for member in members if not member.is_task}
-    warnings: list[str] = []
+    lines: list[str] = []
     here = {key: identity_of(callback) for key, callback in callbacks.items()}
     saved = dict(state["callbacks"])
     renamed: dict[str, str | None] = {}
     structure_changed = False
-    for key, was in _pairs(here, saved).items():
+    pairs = _pairs(here, saved)
+    for key, was in pairs.items():
         before, now = saved[was], here[key]
         if "class" not in before:  # An older version has saved it.
             continue
@@ -53,13 +55,19 @@ def for_this_run(members: Iterable[Member[Run]], state: Mapping[str, Any], *, is
         else:
             renamed[was] = key
         if other_meaning and holds_state(before):
-            warnings.append(f"{callback_name(callbacks[key])} starts without its saved state: {other_meaning}")
+            lines.append(f"{callback_name(callbacks[key])} starts without its saved state: {other_meaning}")
         elif not callbacks[key].reports_on_resume:
             options = _differences(before["arguments"], now["arguments"], "{name}={now} (was {before})")
             if options:
-                warnings.append(f"{callback_name(callbacks[key])} resumes with {options}")
-    for warning in () if is_quiet else warnings:
-        logger.warning("%s", warning)
+                lines.append(f"{callback_name(callbacks[key])} resumes with {options}")
+    if not is_quiet:
+        for line in lines:
+            logger.warning("%s", line)
+        if new := sorted(here.keys() - pairs.keys()):
+            logger.info("callbacks without a saved state, which start from scratch: %s", ", ".join(new))
+        if missing := sorted(key for key in saved.keys() - pairs.values() if holds_state(saved[key])):
+            text = f"the checkpoint has the state of callbacks that this run lacks: {', '.join(missing)}"
+            warnings.warn(text, HooklineWarning, stacklevel=2)
     return _renamed(state, renamed, structure_changed=structure_changed)
 
 

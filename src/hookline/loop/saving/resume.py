@@ -16,7 +16,7 @@ from hookline.checkpoint.request import Resume
 from hookline.errors import HooklineWarning
 from hookline.loop.record.folder import is_inside
 from hookline.loop.record.records import Records
-from hookline.loop.saving.callback_matching import for_this_run, holds_state
+from hookline.loop.saving.callback_matching import for_this_run
 from hookline.loop.saving.finding import Found, find_checkpoint
 from hookline.loop.saving.placing import rooms
 from hookline.loop.saving.resharding import of_this_rank
@@ -103,7 +103,6 @@ class CheckpointLoader:
         saved = tree.restore(snapshot)
         if about.pending_eval and saved["save"]:
             state.requests.agree(save=True)  # The save was due after the evaluation that a signal has left.
-        self._report_callbacks(saved["callbacks"])
         tree.callbacks.load(saved["callbacks"], structural=False)
         self._warn_of_environment(checkpoint)
         is_own_run = state.folder is not None and is_inside(checkpoint.path, state.folder, *self._saver.folders)
@@ -148,19 +147,9 @@ class CheckpointLoader:
         is_auto = resume is not None and resume.path == "auto"
         if is_auto and not self._saver.saves_state and not state.rank and state.in_fit:
             logger.warning(
-                "resume='auto', and no callback saves this run: unless run.request_save() is called, a restart begins "
-                "anew; add hl.Checkpointer()"
+                "resume='auto', and no callback saves this run: unless a hook calls run.request_save(), a restart "
+                "starts from scratch. Add hl.Checkpointer()."
             )
-
-    def _report_callbacks(self, saved: Mapping[str, Any]) -> None:
-        """Log new callbacks, and warn about saved states that no callback of this run loads."""
-        if self._state.rank:
-            return
-        here = {member.key for member in self._state.line.members if not member.is_task}
-        if new := sorted(here - saved.keys()):
-            logger.info("callbacks that the checkpoint does not know, and that begin anew: %s", ", ".join(new))
-        if missing := sorted(key for key in saved.keys() - here if holds_state(saved[key])):
-            _warn(f"the checkpoint has the state of callbacks that this run lacks: {', '.join(missing)}")
 
     def _warn_of_environment(self, checkpoint: Checkpoint) -> None:
         """Warn if other versions or settings make the resumed run differ bitwise."""
