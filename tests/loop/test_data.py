@@ -33,7 +33,7 @@ def use(loader: Any, where: str, **options: Any) -> Any:
     if where == "predict":
         return trainer.predict(TinyModel(), loader)
     loaders = {"train": tiny_data(2), where: loader}
-    return trainer.fit(TinyModel(), **loaders, loss=CE, optimizer=sgd)
+    return fit(**loaders, trainer=trainer)
 
 
 def weights_after(loader: Any, **kwargs: Any) -> list[Tensor]:

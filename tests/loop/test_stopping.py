@@ -131,9 +131,8 @@ def run_fit(
     **options: Any,
 ) -> Any:
     """Two epochs of three batches with one batch to evaluate on, if nothing else is said."""
-    options = {"max_duration": "2ep", "eval_every": "2st", **options}
-    trainer = Trainer(callbacks=[recorder, *callbacks], folder=False, **options)
-    return trainer.fit(task or TinyTask(), train or tiny_data(3), val or tiny_data(1), test)
+    loaders = {"train": train or tiny_data(3), "val": val or tiny_data(1), "test": test}
+    return fit(recorder, *callbacks, model=task or TinyTask(), **loaders, **{"eval_every": "2st", **options})
 
 
 def run_interrupted(recorder: Recorder, **arguments: Any) -> Any:
