@@ -216,7 +216,7 @@ def add_secondary(error: BaseException, other: BaseException) -> None:
     """Add a later error, with its own notes, as a note to the error that is raised."""
     notes = getattr(other, "__notes__", ())
     where = notes[0].removeprefix("in ").partition(" at ")[0] if notes else "the run"
-    error.add_note(f"then {where} also failed: {words_of(other)}")
+    error.add_note(f"then {where} also failed: {error_text(other)}")
 
 
 def add_place(error: BaseException, where: str) -> None:
@@ -264,10 +264,10 @@ def _cut(parts: list[str]) -> list[str]:
     return parts if len(parts) <= MAX_DESCRIBED else [*parts[:MAX_DESCRIBED], "…"]
 
 
-def words_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Format an error as its class and message, even if its ``__str__`` raises.
 
-    >>> words_of(ValueError("no luck")), words_of(KeyboardInterrupt())
+    >>> error_text(ValueError("no luck")), error_text(KeyboardInterrupt())
     ('ValueError: no luck', 'KeyboardInterrupt')
     """
     try:

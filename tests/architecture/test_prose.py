@@ -162,3 +162,28 @@ def test_the_docstrings_and_comments_have_no_banned_phrase(folder: str) -> None:
         for hit in hits(without(QUOTED, text), module, line)
     ]
     assert not found, "\n" + "\n".join(found)
+
+
+OLD_NAMES = {
+    r"begin_anew": "reset, start, restart",
+    r"forget": "drop, clear, reset",
+    r"put_back": "restore",
+    r"words_of": "error_text",
+    r"tell|say": "notify, warn, log",
+    r"MOST": "MAX_ and what is counted",
+    r"wish\w*": "request, vote",
+}
+"""Names that no function, class or constant has, and what to write instead."""
+
+
+def test_no_function_or_constant_has_an_old_name() -> None:
+    found = []
+    for module in sorted((ROOT / "src" / "hookline").rglob("*.py")):
+        for node in ast.walk(ast.parse(module.read_text())):
+            names = [node.name] if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.append(node.id)
+            for old, instead in OLD_NAMES.items():
+                hit = [name for name in names if re.fullmatch(rf"_?({old})", name)]
+                found += [f"{module.relative_to(ROOT)}:{node.lineno}: {name}, write: {instead}" for name in hit]
+    assert not found, "\n" + "\n".join(found)

@@ -56,6 +56,6 @@ def test_two_metrics_under_one_name_are_refused() -> None:
 def test_forgotten_names_are_the_old_ones_again() -> None:
     names = MetricNames()
     names.rename("a/x", "a/y")
-    names.forget()
+    names.clear()
     assert names.rows({"a/x": 1}) == {"a/x": 1}
     assert names.inner("a/y") == "a/y"

@@ -222,7 +222,7 @@ def test_what_is_set_aside_begins_anew_and_is_then_as_it_was(name: str) -> None:
     if name != "the best and the worst so far":  # these are kept over a reset by torchmetrics itself
         assert bits(metric.compute()) == bits(fed(make(), data(2, seed=7)).compute())
     metric.reset()
-    aside.put_back()
+    aside.restore()
     assert bits(fed(metric, data(1, seed=9)).compute()) == bits(fed(other, data(1, seed=9)).compute())
 
 
@@ -230,7 +230,7 @@ def test_a_collection_that_is_put_back_still_shares_its_states() -> None:
     metrics = fed(collection(), classes(2))
     aside = SetAside([metrics])
     fed(metrics, classes(1, seed=3)).compute()
-    aside.put_back()
+    aside.restore()
     assert metrics._modules["MulticlassRecall"].tp is metrics._modules["MulticlassPrecision"].tp
 
 
@@ -238,7 +238,7 @@ def test_what_a_collection_learns_about_its_metrics_while_it_is_aside_is_forgott
     metrics = collection()
     aside = SetAside([metrics])
     fed(metrics, classes(1))
-    aside.put_back()
+    aside.restore()
     assert not metrics._groups_checked
     assert len(metrics.compute_groups) == 3
 
@@ -248,7 +248,7 @@ def test_all_metrics_of_a_task_are_set_aside_with_it() -> None:
     aside = SetAside([task, task["one"]])  # twice does no harm
     assert not was_updated(task["one"])
     fed(task["one"], classes(1, seed=4)), fed(task["two"], classes(1, seed=4))
-    aside.put_back()
+    aside.restore()
     assert bits(task["one"].compute()) == bits(fed(MulticlassAccuracy(3), classes(2)).compute())
     assert not was_updated(task["two"])
 
@@ -267,7 +267,7 @@ def test_a_metric_that_keeps_something_over_a_reset_keeps_it() -> None:
     aside = SetAside([metric])
     assert metric.total.item() == before
     fed(metric, numbers(1, seed=2))
-    aside.put_back()
+    aside.restore()
     assert metric.total.item() == before
 
 

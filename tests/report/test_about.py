@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hookline.records import EventRow, MetricRow, to_json
-from hookline.records.event import put_back
+from hookline.records.event import restore_text
 from hookline.records.run_file import CallbackEntry, RunFile
 from hookline.report import render_compare, render_report
 from hookline.report.about import (
@@ -201,7 +201,7 @@ def put_back_run(samples: ModuleType, folder: Path, *events: EventRow) -> RunDat
 
 
 def test_weights_count_as_put_back_only_if_nothing_was_trained_after_it(samples: ModuleType, tmp_path: Path) -> None:
-    last = EventRow("restore", 100, 10, 30.0, put_back(50, "val/loss 0.1 was the best"))
+    last = EventRow("restore", 100, 10, 30.0, restore_text(50, "val/loss 0.1 was the best"))
     found = put_back_of(put_back_run(samples, tmp_path / "a", last))
     assert found == PutBack(50, 30.0, "the weights of step 50 are put back: val/loss 0.1 was the best")
     assert put_back_of(put_back_run(samples, tmp_path / "b", replace(last, step=90))) is None

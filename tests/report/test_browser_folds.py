@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hookline.records import EventRow, HistogramRow, to_json
-from hookline.records.event import put_back
+from hookline.records.event import restore_text
 from hookline.report import read_run, render_compare, write_report
 
 Browse = Callable[..., Any]
@@ -102,7 +102,7 @@ def test_a_comparison_folds_what_the_machine_did(browse: Browse, samples: Module
 def test_a_comparison_says_whose_last_values_are_not_those_of_its_weights(
     browse: Browse, samples: ModuleType, tmp_path: Path
 ) -> None:
-    back = EventRow("restore", 330, 10, 1e6, put_back(230))
+    back = EventRow("restore", 330, 10, 1e6, restore_text(230))
     kept = samples.make_run(tmp_path / "kept", 200, seed=1, status="stopped", media=False, events=(back,))
     runs = [read_run(samples.make_run(tmp_path / "plain", 200, media=False)), read_run(kept)]
     (tmp_path / "page.html").write_text(render_compare(runs), encoding="utf-8")

@@ -8,7 +8,7 @@ import pytest
 
 from hookline.cli.main import main
 from hookline.records import EventRow
-from hookline.records.event import put_back
+from hookline.records.event import restore_text
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_what_the_machine_did_is_printed_if_it_is_asked_for(
 def test_whose_last_values_are_not_those_of_its_weights_is_said(
     samples: ModuleType, runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    back = EventRow("restore", 100, 10, 1e6, put_back(50))
+    back = EventRow("restore", 100, 10, 1e6, restore_text(50))
     samples.make_run(tmp_path / "kept", 60, status="stopped", events=(back,))
     assert main(["compare", "one", "kept", "--table"]) == 0
     said = "kept: the weights of step 50 are put back. The table shows its last values."

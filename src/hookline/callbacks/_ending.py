@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from hookline.records.event import put_back
+from hookline.records.event import restore_text
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -39,6 +39,6 @@ def report_restored(run: Run, step: int, monitor: str, value: float | None) -> N
     The message goes to the console, to ``log.txt`` and to the timeline.
     """
     if run.rank == 0 and step != run.clock.step:
-        text = put_back(step, "" if value is None else f"{monitor} {value:.6g} was the best")
+        text = restore_text(step, "" if value is None else f"{monitor} {value:.6g} was the best")
         logger.warning("%s", text)  # Python shows warnings even if the program has not configured logging.
         run.log_event("restore", text)

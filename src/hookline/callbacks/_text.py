@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from hookline.errors import words_of
+from hookline.errors import error_text
 from hookline.records import Value
 from hookline.records.redact import redact_text
 
@@ -85,6 +85,6 @@ def format_size(size: float, decimals: int = 1, *, sign: bool = False) -> str:
 
 def format_error(error: BaseException, max_chars: int = MAX_ERROR_CHARS) -> str:
     """Return class and message of an error on one line, without secrets and terminal colors."""
-    text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", words_of(error)[: 10 * max_chars]).split())
+    text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", error_text(error)[: 10 * max_chars]).split())
     text = redact_text(text)
     return text if len(text) <= max_chars else f"{text[:max_chars]}…"

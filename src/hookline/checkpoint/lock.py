@@ -63,7 +63,7 @@ class FolderLock:
         # Register before the file is open, so that no fork can happen in between. A registration cannot be removed,
         # hence the weak reference.
         this: weakref.ref[FolderLock] = weakref.ref(self)
-        os.register_at_fork(after_in_child=lambda: _forget(this))
+        os.register_at_fork(after_in_child=lambda: _close_copy(this))
         try:
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -138,7 +138,7 @@ def _take(file: int) -> None:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _forget(reference: weakref.ref[FolderLock]) -> None:
+def _close_copy(reference: weakref.ref[FolderLock]) -> None:
     """Close the child's copy of the descriptor. Unlocking would release the parent's lock."""
     lock = reference()
     if lock is not None and lock._file is not None:

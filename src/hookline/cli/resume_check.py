@@ -82,7 +82,7 @@ class ResumeCheck:
     steps: int
     folder: Path
     """Folder for the runs."""
-    say: Callable[[str], None] = field(default=lambda _: None)
+    log: Callable[[str], None] = field(default=lambda _: None)
 
     def run(self) -> Finding:
         """Train three times, then compare: at the kill, at the step after it, and at the end."""
@@ -91,19 +91,19 @@ class ResumeCheck:
         whole, broken = self.folder / "uninterrupted", self.folder / "resumed"
         self._train(whole, save_at, resume=False)
         saves = self._check_length(whole)
-        self.say(f"uninterrupted: {self.steps} steps")
+        self.log(f"uninterrupted: {self.steps} steps")
         if not saves:
-            self.say("note: the script has no hl.Checkpointer, so only this check saves")
+            self.log("note: the script has no hl.Checkpointer, so only this check saves")
         self._train_and_kill(broken, save_at, kill_at)
-        self.say(f"killed: after the checkpoint of step {kill_at}")
+        self.log(f"killed: after the checkpoint of step {kill_at}")
         found, unsteady = self._differ(whole, broken, kill_at)
         unseeded = tuple(path for path in UNSEEDED if found and all(f"{d.path}/".startswith(UNSEEDED) for d in found))
         if found and not unseeded:
             return Finding(kill_at, found, before_the_kill=True)
         if unseeded:
-            self.say("note: the random states of Python and NumPy are not seeded, so not compared; use Trainer(seed=0)")
+            self.log("note: the random states of Python and NumPy are not seeded, so not compared; use Trainer(seed=0)")
         self._train(broken, save_at, resume=True)
-        self.say(f"resumed: from step {kill_at} to {self.steps}")
+        self.log(f"resumed: from step {kill_at} to {self.steps}")
         paths = {difference.path for difference in unsteady}  # Attributes with times or with the path of the run.
         for step in save_at[1:]:
             found, beside = self._differ(whole, broken, step, ignored=tuple(f"{path}*" for path in unseeded))

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _refuse(f"--steps {arguments.steps}: must be {LEAST} or more.")
     with tempfile.TemporaryDirectory(prefix="hookline-verify-resume-") as folder:
         command = [str(arguments.script), *arguments.arguments]
-        check = ResumeCheck(command, arguments.steps, Path(folder), say=lambda text: print(text, flush=True))
+        check = ResumeCheck(command, arguments.steps, Path(folder), log=lambda text: print(text, flush=True))
         try:
             found = check.run()
         except HooklineError as error:

@@ -14,7 +14,7 @@ from typing import Final
 import torch
 
 from hookline.distributed.last_words import leave_last_words
-from hookline.errors import words_of
+from hookline.errors import error_text
 
 _TORCH: Final = str(Path(torch.__file__).parent) + os.sep
 _HOOKLINE: Final = str(Path(__file__).parents[1]) + os.sep
@@ -64,7 +64,7 @@ def words_for_others(error: BaseException, step: int) -> str:
     """Describe an error of this rank for the other ranks, with the step or hook that raised it."""
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(("in ", "while "))]
     where = f"{notes[0]} " if notes else f"at step {step} "
-    return f"failed {where}with {words_of(error)[:2000]}"
+    return f"failed {where}with {error_text(error)[:2000]}"
 
 
 def end_process(words: str, *, code: int) -> None:

@@ -117,11 +117,11 @@ class Votes:
         self._plan(step, ballot.seconds)
         return ballot, found[len(FIELDS) :]
 
-    def begin_anew(self) -> None:
+    def reset_interval(self) -> None:
         """Reset the interval, because steps may be slower or faster now. Two votes measure it again."""
         self._last, self.every, self._wait = None, 1, 1
 
-    def forget(self) -> None:
+    def drop(self) -> None:
         """Drop the vote under way. No rank waits for it after an error."""
         self._sums = None
 

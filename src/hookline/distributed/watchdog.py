@@ -121,7 +121,7 @@ class Watchdog:
                 self._look_for_exits(self._exits, now)
             if (found := self._seen()) != seen:
                 seen, since = found, now
-                self._tell(waits=False)
+                self._write_waiting(waits=False)
             elif now - since > (limit := self._long if self._patient else self._short):
                 self._stuck(limit)
 
@@ -168,11 +168,11 @@ class Watchdog:
         if not waits:
             self._group.accuse(rank, f"{words}: it is in {where}", self._store)
             self._end_hung(f"rank {rank} {words}: it is in {where}")
-        elif self._tell(waits=True, where=where) >= self._group.size:
+        elif self._write_waiting(waits=True, where=where) >= self._group.size:
             told = "; ".join(f"rank {other} in {its}" for other, its in self._places())
             self._end_hung(f"rank {rank} {words}: all ranks wait for one another: {told}")
 
-    def _tell(self, *, waits: bool, where: str = "") -> int:
+    def _write_waiting(self, *, waits: bool, where: str = "") -> int:
         """Write to the store whether and where this rank waits. Return how many ranks wait."""
         try:
             if waits == self._waits:

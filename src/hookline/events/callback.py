@@ -164,6 +164,14 @@ class Callback(Hooks):
         return self.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the attributes named in ``state``.
+
+        Args:
+            state: Result of ``state_dict``.
+
+        Raises:
+            RegistrationError: If the saved state lacks an attribute.
+        """
         missing = [key for key in self.state if key not in state]
         if missing:
             raise RegistrationError(

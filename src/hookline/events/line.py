@@ -15,7 +15,7 @@ from functools import partial
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from hookline.errors import Preempted, RegistrationError, SetupError, StopTraining, words_of
+from hookline.errors import Preempted, RegistrationError, SetupError, StopTraining, error_text
 from hookline.events.callback import Callback, Ranks, callback_name
 from hookline.events.cost import Cost, CostRow, Sampler, Timed
 from hookline.events.order import Order, sort
@@ -70,7 +70,7 @@ class Failure:
     error: Exception
 
     def __str__(self) -> str:
-        return f"{self.callback}.{self.hook} failed at {self.where}: {words_of(self.error)}"
+        return f"{self.callback}.{self.hook} failed at {self.where}: {error_text(self.error)}"
 
 
 class Member(Generic[View]):

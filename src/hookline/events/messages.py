@@ -44,7 +44,11 @@ class Messages:
         self._store.setdefault(key, []).append((value, keep))
 
     def read(self, key: str) -> list[Any]:
-        """Return the messages under a key, oldest first. Remove those kept ``"once"``."""
+        """Return the messages under a key, oldest first. Remove those kept ``"once"``.
+
+        Args:
+            key: The key that the senders used.
+        """
         messages = self._store.get(key, [])
         self._store[key] = [message for message in messages if message[1] != "once"]
         return [value for value, _ in messages]
@@ -54,6 +58,11 @@ class Messages:
         return {key: [list(message) for message in messages] for key, messages in self._store.items() if messages}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the messages of a checkpoint.
+
+        Args:
+            state: Result of ``state_dict``.
+        """
         self._store = {key: [(value, keep) for value, keep in messages] for key, messages in state.items()}
 
     def end_epoch(self) -> None:

@@ -203,9 +203,17 @@ class Loop:
         return self.engine.result()
 
     def added(self, member: Member[Run]) -> None:
-        """Set up a callback that joined an open run."""
+        """Set up a callback that joined an open run.
+
+        Args:
+            member: The callback.
+        """
         self.engine.added(member)
 
     def removed(self, member: Member[Run]) -> None:
-        """Tear down a callback that leaves an open run."""
+        """Tear down a callback that leaves an open run.
+
+        Args:
+            member: The callback.
+        """
         self.engine.removed(member)

@@ -97,6 +97,9 @@ class Schedule:
         """True if the clock has crossed a multiple of ``every`` since the last ``fired``.
 
         Zero does not count as a multiple.
+
+        Args:
+            clock: The clock of the run.
         """
         if self._part is None:
             return clock.elapsed(self._unit) // self._value > self._multiple
@@ -107,6 +110,9 @@ class Schedule:
         """Record that the action runs now.
 
         If ``every`` is a time, call this method before the action, so that the time of the action counts.
+
+        Args:
+            clock: The clock of the run.
         """
         if self._part is None:
             self._multiple = int(clock.elapsed(self._unit) // self._value)

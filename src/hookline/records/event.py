@@ -27,10 +27,10 @@ class EventRow:
     """Duration in seconds; 0 for an event without a duration."""
 
 
-def put_back(step: int, why: str = "") -> str:
+def restore_text(step: int, why: str = "") -> str:
     """Return the text of a ``restore`` event: the model got the weights of an earlier step.
 
-    >>> put_back(320, "val/loss 0.05 was the best")
+    >>> restore_text(320, "val/loss 0.05 was the best")
     'the weights of step 320 are put back: val/loss 0.05 was the best'
     """
     return f"the weights of step {step} are put back{f': {why}' if why else ''}"
@@ -39,7 +39,7 @@ def put_back(step: int, why: str = "") -> str:
 def step_put_back(text: str) -> int | None:
     """Return the step in the text of a ``restore`` event, or ``None`` for another text.
 
-    >>> step_put_back(put_back(320)), step_put_back("something else")
+    >>> step_put_back(restore_text(320)), step_put_back("something else")
     (320, None)
     """
     found = re.match(r"the weights of step (\d{1,18}) are put back", text)

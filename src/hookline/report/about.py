@@ -11,7 +11,7 @@ from hookline.progress.duration import UNITS, Duration
 from hookline.records.event import step_put_back
 from hookline.records.run_file import FILE, CallbackEntry, RunFile, SessionEntry
 from hookline.report.clock import of_the_loop
-from hookline.report.fit import EVENTS, MOST, cut
+from hookline.report.fit import EVENTS, MAX_ITEMS, cut
 from hookline.report.numbers import whole
 from hookline.report.read import RunData
 
@@ -47,7 +47,7 @@ def status_of(run: RunData) -> dict[str, Any]:
     if session is not None:
         key = _status(session, run)
         reason = _GONE if key == "gone" else cut(str(session.reason), LONGEST_REASON)
-        reason = "; ".join([*map(str, session.not_finite[:MOST]), reason]) if key == "nan" else reason
+        reason = "; ".join([*map(str, session.not_finite[:MAX_ITEMS]), reason]) if key == "nan" else reason
         return {"key": key, "label": LABELS[key], "reason": reason, "by": session.stopped_by}
     ending = max(
         (events.newest for name, events in run.events.items() if name in _ENDINGS),
@@ -158,8 +158,8 @@ def sessions_of(run: RunData) -> list[dict[str, Any]]:
             "label": LABELS[_status(session, run)],
             "reason": cut(str(session.reason)),
             "by": session.stopped_by,
-            "failures": [cut(str(text)) for text in session.failures[:MOST]],
-            "sinks": [cut(str(text)) for text in session.sinks[:MOST]],
+            "failures": [cut(str(text)) for text in session.failures[:MAX_ITEMS]],
+            "sinks": [cut(str(text)) for text in session.sinks[:MAX_ITEMS]],
         }
         for session in (run.file.sessions if run.file else ())
     ]
@@ -208,7 +208,7 @@ def settings_of(run: RunData) -> dict[str, Any]:
     return {
         "config": _shown(config_settings(file)),
         "trainer": _shown(trainer_settings(file)),
-        "arguments": [cut(str(argument)) for argument in file.arguments[:MOST]],
+        "arguments": [cut(str(argument)) for argument in file.arguments[:MAX_ITEMS]],
         "callbacks": [
             {"name": entry.name, "call": cut(call(entry)), "optional": entry.optional is True}
             for entry in file.callbacks
@@ -290,7 +290,7 @@ def _status(session: SessionEntry, run: RunData) -> str:
 
 def _shown(settings: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """Return the settings that a page can show: one setting may be a large vocabulary."""
-    rows = [(cut(name), cut(value) if isinstance(value, str) else whole(value)) for name, value in settings[:MOST]]
+    rows = [(cut(name), cut(value) if isinstance(value, str) else whole(value)) for name, value in settings[:MAX_ITEMS]]
     more = len(settings) - len(rows)
     return [*rows, ("…", f"{more:,} more are in {FILE}")] if more else rows
 

@@ -33,7 +33,7 @@ MACHINE = frozenset({"speed", "throughput", "time", "memory", "device"})
 """Sections about the hardware and the speed."""
 TOGETHER = frozenset({"lr", "momentum", "weight_decay"})
 """Sections whose curves share one chart. So do the curves of a section with one unit."""
-MOST = 8
+MAX_CURVES = 8
 """Maximum number of curves in such a chart."""
 DIGITS = 6
 FEW = 3
@@ -117,7 +117,7 @@ def _section(name: str) -> str:
 def _title(name: str, section: str, size: int) -> str:
     first, _, rest = name.partition("/")
     if section != METRICS:
-        return section if size <= MOST and (section in TOGETHER or unit_of(name)) else rest
+        return section if size <= MAX_CURVES and (section in TOGETHER or unit_of(name)) else rest
     if first == "train":
         return rest
     return rest.rpartition("/")[2] if first in STAGES else name  # `val/<loader>/loss` goes with `train/loss`.

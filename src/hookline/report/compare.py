@@ -11,7 +11,7 @@ from hookline.records.redact import HIDDEN
 from hookline.report.about import call, config_settings, flat, trainer_settings
 from hookline.report.charts import epoch_of
 from hookline.report.read import RunData
-from hookline.report.units import DIGITS, MOST, with_unit
+from hookline.report.units import DIGITS, MAX_DIGITS, with_unit
 
 MISSING = "—"
 """Shown if a run does not have a setting or metric."""
@@ -47,7 +47,7 @@ class Difference:
         """
         if isinstance(self.values[0], list) and all(isinstance(value, list) for value in self.values):
             return tuple(_array(value, self.values[0]) for value in self.values)
-        for digits in range(DIGITS, MOST + 2):
+        for digits in range(DIGITS, MAX_DIGITS + 2):
             found = tuple(_short(value, self.name, digits) for value in self.values)
             if not self._look_alike(found):
                 return found

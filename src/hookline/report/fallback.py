@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-MOST = 500
+MAX_METRICS = 500
 """Maximum number of metrics in the table."""
 
 
@@ -18,9 +18,11 @@ def fallback(data: Mapping[str, Any]) -> str:
         reason = f": {status['reason']}" if status["reason"] else ""
         parts.append(f"<p>{escape(status['label'] + reason)}</p>")
         parts.append("<p>The curves need JavaScript. These are the final values.</p>")
-        parts.append(_table(("metric", "last", "step", "lowest", "highest"), map(_number, data["numbers"][:MOST])))
-        if data["metrics"] > MOST:
-            parts.append(f"<p>{data['metrics'] - MOST:,} more metrics are in metrics.jsonl.</p>")
+        parts.append(
+            _table(("metric", "last", "step", "lowest", "highest"), map(_number, data["numbers"][:MAX_METRICS]))
+        )
+        if data["metrics"] > MAX_METRICS:
+            parts.append(f"<p>{data['metrics'] - MAX_METRICS:,} more metrics are in metrics.jsonl.</p>")
     elif data["page"] == "compare":
         titles = [run["title"] for run in data["runs"]]
         for heading, key in (("Settings that differ", "settings"), ("Final metrics that differ", "metrics")):

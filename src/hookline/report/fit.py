@@ -8,7 +8,7 @@ LONGEST = 2_000
 """Maximum number of characters of a setting, a cell or a caption."""
 EVENTS = 400_000
 """Maximum number of characters of all events."""
-MOST = 1_000
+MAX_ITEMS = 1_000
 """Maximum number of settings, files or differences in a list."""
 
 

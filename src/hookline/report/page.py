@@ -19,7 +19,7 @@ from hookline.report.clock import clock_of, of_the_loop
 from hookline.report.compare import ABSENT, Difference, Differences, differing_metrics, differing_settings
 from hookline.report.document import document, embedded
 from hookline.report.fallback import fallback
-from hookline.report.fit import MOST, cut, cut_apart
+from hookline.report.fit import MAX_ITEMS, cut, cut_apart
 from hookline.report.media import OTHERS, media_of, summary_of
 from hookline.report.numbers import exact, numbers_of, tiles_of
 from hookline.report.read import RunData, read_run
@@ -107,9 +107,9 @@ def page_data(run: RunData) -> Page:
         "settings": settings_of(run),
         "files": [
             {"name": cut(name), "file": cut(rows.newest.file), "size": rows.newest.size, "step": rows.newest.step}
-            for name, rows in sorted(run.files.items())[:MOST]
+            for name, rows in sorted(run.files.items())[:MAX_ITEMS]
         ],
-        "more_files": max(0, len(run.files) - MOST),
+        "more_files": max(0, len(run.files) - MAX_ITEMS),
     }
     return data | media_of(run, LARGEST - 4 * OTHERS - len(embedded(data)))
 
@@ -223,7 +223,7 @@ def _differences(found: Differences, mode: Callable[[str], str | None]) -> dict[
     return {
         "same": found.same,
         "hidden": found.hidden,
-        "more": max(0, len(found.rows) - MOST),
+        "more": max(0, len(found.rows) - MAX_ITEMS),
         "rows": [
             {
                 "group": row.group,
@@ -233,7 +233,7 @@ def _differences(found: Differences, mode: Callable[[str], str | None]) -> dict[
                 "texts": _texts(row),
                 "numbers": [exact(value) if isinstance(value, float) else None for value in row.values],
             }
-            for row in found.rows[:MOST]
+            for row in found.rows[:MAX_ITEMS]
         ],
     }
 

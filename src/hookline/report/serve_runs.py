@@ -122,9 +122,9 @@ class Glance:
         self.folder, self.name = folder, name
         self._stamp = ""
         self._summary: Summary | None = None
-        self._forget()
+        self._start_over()
 
-    def _forget(self) -> None:
+    def _start_over(self) -> None:
         self._offset: int | None = None
         self._before = b""
         self._at, self._of_loop = (0, 0), False
@@ -184,7 +184,7 @@ class Glance:
         path = self.folder / METRICS
         with open_regular(path) as file:
             if self._offset is not None and not self._goes_on(file):
-                self._forget()
+                self._start_over()
             start = self._offset
             if start is None:
                 start = max(0, os.fstat(file.fileno()).st_size - TAIL)

@@ -32,7 +32,7 @@ from hookline.report.read import RunData, RunReader
 from hookline.report.serve import JSON, Answer, Query
 from hookline.report.serve_runs import Glance, Runs, stamp
 
-MOST = 20
+MAX_RUNS = 20
 """Maximum number of runs in a comparison, and of runs in memory."""
 REST = 9
 """Seconds to wait per second that a page took to build, because the machine has to train."""
@@ -58,7 +58,7 @@ class WatchedSite:
 
     def answer(self, path: str, query: Query) -> Answer | None:
         names = list(dict.fromkeys(query.get("run", [])))
-        if len(names) > MOST:
+        if len(names) > MAX_RUNS:
             return None
         match path:
             case "/":
@@ -109,7 +109,7 @@ class WatchedSite:
         titles = told_apart([f"{run.project}/{run.name}" for run in runs], list(found.values()), self.runs.folder)
         names = [title.removeprefix(f"{run.project}/") for run, title in zip(runs, titles, strict=True)]
         rows = [asdict(run) | {"name": name} for run, name in zip(runs, names, strict=True)]
-        return {"page": "watch", "title": self.runs.folder.name, "notes": [], "most": MOST, "list": rows}
+        return {"page": "watch", "title": self.runs.folder.name, "notes": [], "most": MAX_RUNS, "list": rows}
 
     def _read(self, names: Sequence[str], since: str = "") -> tuple[str, Page] | None:
         """Return version and data of a page, without data if the version is ``since``.
@@ -142,7 +142,7 @@ class WatchedSite:
             if folder is None:
                 return None
             self._open[name] = run or _OpenRun(name, folder)  # The most recently used run is last.
-            while len(self._open) > MOST:
+            while len(self._open) > MAX_RUNS:
                 self._open.pop(next(iter(self._open)))
             return self._open[name]
 

@@ -16,7 +16,7 @@ _KNOWN: dict[Unit, re.Pattern[str]] = {
 """Metrics of Hookline's callbacks. The unit of another metric of these sections is unknown."""
 _SIZES = ("B", "kB", "MB", "GB", "TB")
 DIGITS = 3
-MOST = 9
+MAX_DIGITS = 9
 
 
 def unit_of(name: str) -> Unit | None:
@@ -68,10 +68,10 @@ _WORDS: dict[Unit, tuple[Callable[[float, int], str], str]] = {"size": (size, "M
 def with_unit(name: str, value: float, digits: int = DIGITS) -> str | None:
     """Format a value of a metric with a unit, or return ``None`` without a unit.
 
-    With more than ``MOST`` digits, all digits are shown.
+    With more than ``MAX_DIGITS`` digits, all digits are shown.
     """
     unit = unit_of(name)
     if unit is None or not math.isfinite(value):
         return None
     words, base = _WORDS[unit]
-    return words(value, digits) if digits <= MOST else f"{value!r} {base}"
+    return words(value, digits) if digits <= MAX_DIGITS else f"{value!r} {base}"

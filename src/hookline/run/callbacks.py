@@ -80,12 +80,20 @@ class Callbacks:
             self._line.remove(member)
 
     def lost(self, metric: str) -> bool:
-        """True if a disabled callback declares in ``writes`` that it logs the metric."""
+        """True if a disabled callback declares in ``writes`` that it logs the metric.
+
+        Args:
+            metric: Full name of the metric.
+        """
         off = [member.callback for member in self._line.members if member.disabled]
         return any(overlaps(metric, written) for callback in off for written in callback.writes)
 
     def declare(self, metric: str) -> bool:
-        """True if a callback or the task declares the metric in ``writes`` and may log it later."""
+        """True if a callback or the task declares the metric in ``writes`` and may log it later.
+
+        Args:
+            metric: Full name of the metric.
+        """
         return any(overlaps(metric, name) for name in self._line.written())
 
     @property

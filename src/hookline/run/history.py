@@ -75,7 +75,11 @@ class History(Mapping[str, list[Any]]):
         self._rows: dict[str, tuple[deque[MetricRow], list[MetricRow]]] = {}
 
     def record(self, row: MetricRow) -> None:
-        """Add a row. It replaces the last row of the same metric if that has the same step."""
+        """Add a row. It replaces the last row of the same metric if that has the same step.
+
+        Args:
+            row: The row.
+        """
         if row.name not in self._rows:
             self._rows[row.name] = deque(maxlen=self._step_rows), []
         both = self._rows[row.name]
@@ -89,7 +93,11 @@ class History(Mapping[str, list[Any]]):
         self._rows.clear()
 
     def go_back(self, step: int) -> None:
-        """Remove the rows after a step, because a rollback has undone those steps."""
+        """Remove the rows after a step, because a rollback has undone those steps.
+
+        Args:
+            step: The last step whose rows stay.
+        """
         for name, (steps, others) in self._rows.items():
             kept = deque((row for row in steps if row.step <= step), maxlen=self._step_rows)
             self._rows[name] = kept, [row for row in others if row.step <= step]
@@ -104,6 +112,11 @@ class History(Mapping[str, list[Any]]):
         return len(self._rows)
 
     def steps(self, name: str) -> list[int]:
+        """Return the steps of the values of a metric, oldest first.
+
+        Args:
+            name: Full name of the metric.
+        """
         return [row.step for row in self._named(name)]
 
     def rows(self) -> list[MetricRow]:

@@ -10,12 +10,12 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from hookline.errors import words_of
+from hookline.errors import error_text
 from hookline.records import ImageRow, MetricRow, Record, TableRow, TextRow
 from hookline.records.redact import redact_text
 from hookline.sinks.sink import RunInfo, Sink
 
-MOST = 10_000
+MAX_WAITING = 10_000
 """Maximum number of waiting rows. The oldest are dropped.
 
 A large record counts as one row per 4 KB.
@@ -88,7 +88,7 @@ class Pump:
         pauses: Seconds before each retry.
     """
 
-    def __init__(self, name: str, sink: Sink, *, most: int = MOST, pauses: Sequence[float] = PAUSES) -> None:
+    def __init__(self, name: str, sink: Sink, *, most: int = MAX_WAITING, pauses: Sequence[float] = PAUSES) -> None:
         self.name, self._sink = name, sink
         self._most, self._pauses = most, tuple(pauses)
         self._queue: deque[tuple[Record | Restart, int]] = deque()  # Each entry has its weight.
@@ -272,7 +272,7 @@ class Pump:
 
 def _words(error: BaseException) -> str:
     """Return an error as one short line without secrets: a URL may contain a key."""
-    return redact_text(words_of(error)[:1_000]).splitlines()[0][:200]
+    return redact_text(error_text(error)[:1_000]).splitlines()[0][:200]
 
 
 def _weight(record: Record) -> int:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from typing import Final
 
-from hookline.errors import SetupError, words_of
+from hookline.errors import SetupError, error_text
 from hookline.events import Callback
 from hookline.testing.rules import RULES
 from hookline.testing.scenes import tried_out
@@ -60,7 +60,7 @@ def check_callback(
         except RuleError as broken:
             raise AssertionError(f"{maker.name} breaks the rule {name!r}: {broken}") from broken.__cause__
         except Exception as error:
-            raise AssertionError(f"{maker.name} breaks the rule {name!r}: it raised {words_of(error)}") from error
+            raise AssertionError(f"{maker.name} breaks the rule {name!r}: it raised {error_text(error)}") from error
 
 
 def _names(given: Iterable[str], argument: str) -> tuple[str, ...]:

@@ -265,7 +265,7 @@ def _outputs(run: Run) -> Any:
     except NotAvailableError as error:
         raise SetupError(
             "PredictionWriter finds no outputs: let eval_batch return {'loss': …, 'outputs': …}, set run.outputs in "
-            "your own loop, or give columns=lambda run: {…}"
+            "a custom loop, or give columns=lambda run: {…}"
         ) from error
 
 

@@ -92,7 +92,7 @@ def need_task(run: Run, who: str) -> None:
         task = None
     if task is None:
         raise SetupError(
-            f"{who} runs training steps itself, and an own loop keeps them in its body; use Trainer.fit or hl.fit "
+            f"{who} runs training steps itself, and a custom loop keeps them in its body; use Trainer.fit or hl.fit "
             f"with a model or a task"
         )
 

@@ -17,7 +17,7 @@ from hookline.callbacks.watch._notify import (
     mail_of,
     webhook_of,
 )
-from hookline.errors import ArgumentError, MetricError, words_of
+from hookline.errors import ArgumentError, MetricError, error_text
 from hookline.events import Callback
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class Notify(Callback):
     def on_exception(self, run: Run) -> None:
         error = run.exception
         if "exception" in self.on and run.is_training_run:
-            self._notify(run, "exception", "has failed", words_of(error))
+            self._notify(run, "exception", "has failed", error_text(error))
 
     def on_teardown(self, run: Run) -> None:
         for outbox in self._outboxes:

@@ -151,9 +151,9 @@ def _stopping(stop: StopTraining) -> Iterator[Any]:
 def set_epoch(loader: Any, epoch: int) -> None:
     """Call ``set_epoch`` of a loader and its samplers, which shuffle by epoch."""
     for part in _parts(loader):
-        tell = getattr(part, "set_epoch", None)
-        if tell is not None:
-            tell(epoch)
+        set_epoch = getattr(part, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
 
 
 def generators(loader: Any) -> list[torch.Generator]:

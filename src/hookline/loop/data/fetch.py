@@ -44,9 +44,9 @@ class Fetching(Dataset[Any]):
         """Call ``set_epoch`` of the data set, once per epoch, also in a persistent worker."""
         if epoch != self._told:
             self._told = epoch
-            tell = getattr(self.dataset, "set_epoch", None)
-            if callable(tell):
-                tell(epoch)
+            set_epoch = getattr(self.dataset, "set_epoch", None)
+            if callable(set_epoch):
+                set_epoch(epoch)
 
     def __getitem__(self, ticket: Ticket) -> Any:
         epoch, number, indices, piece = ticket

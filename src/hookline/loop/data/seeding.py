@@ -84,9 +84,9 @@ class Apart:
             result = function(*args)
             if self._goes_on:
                 self._kept = self._states()
-            self._put_back()
+            self._restore()
         except BaseException:
-            self._put_back()
+            self._restore()
             raise
         return result
 
@@ -111,7 +111,7 @@ class Apart:
         if numpy:
             _seed_numpy(numpy, seed)
 
-    def _put_back(self) -> None:
+    def _restore(self) -> None:
         """Restore the states of the program. An interrupted call can be repeated."""
         if self._their_bits is not None:
             sys.modules["numpy"].random.set_bit_generator(self._their_bits)

@@ -55,13 +55,13 @@ def shared_feed_of(
             return OwnShare(inner, circle, share)
         return Rounds(inner, circle, share, own=True)
     if says_sharded(loader):
-        _say(circle, loader, "gives each rank its own share of the data")
+        _log(circle, loader, "gives each rank its own share of the data")
         return Rounds(_inner(loader, seed, share.part, evaluates), circle, share, own=True)
     if is_map(loader):
         return DealtMap(loader, seed, circle, share, evaluates=bool(evaluates))
     if isinstance(loader, Sequence) and is_by_index(loader):
         return DealtSequence(loader, circle, share, count if evaluates else None, tells=not evaluates)
-    _say(circle, loader, f"is read whole by each rank, which keeps one batch in {share.shares}")
+    _log(circle, loader, f"is read whole by each rank, which keeps one batch in {share.shares}")
     checks = getattr(loader, "sharded", getattr(getattr(loader, "dataset", None), "sharded", None)) is None
     return Rounds(_inner(loader, seed, 0, evaluates), circle, share, own=False, count=count, checks=checks)
 
@@ -124,6 +124,6 @@ def _inner(loader: Any, seed: int, rank: int, evaluates: str) -> Feed:
     return StreamFeed(loader, seed=seed, rank=rank, tells=False)
 
 
-def _say(circle: Circle, loader: Any, what: str) -> None:
+def _log(circle: Circle, loader: Any, what: str) -> None:
     if circle.rank == 0:
         logger.info("in several processes: the loader (%s) %s", type(loader).__name__, what)

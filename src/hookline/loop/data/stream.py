@@ -283,9 +283,9 @@ def forget_workers(loader: Any) -> None:
 def tell_epoch(loader: Any, epoch: int) -> None:
     """Call ``set_epoch`` of a loader, its samplers and its data set."""
     set_epoch(loader, epoch)
-    tell = getattr(getattr(loader, "dataset", None), "set_epoch", None)
-    if callable(tell):
-        tell(epoch)
+    own = getattr(getattr(loader, "dataset", None), "set_epoch", None)
+    if callable(own):
+        own(epoch)
 
 
 def too_short(found: int, start: int) -> DataError:

@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 
 from hookline.checkpoint.plan import SavePlan
 from hookline.distributed.guard import refuse_if_guarded
-from hookline.errors import Preempted, ScopeError, SetupError, words_of
+from hookline.errors import Preempted, ScopeError, SetupError, error_text
 from hookline.loop.data.batches import is_one_shot
 from hookline.loop.data.loaders import LOADERS, check_loader, named_loaders
 from hookline.loop.engine.edge import EpochPhase
@@ -282,7 +282,7 @@ class LoopAnswers:
         if isinstance(error, Preempted) or (signal is not None and (requests.is_leaving or not engine.is_open)):
             return Ending("signal", signal_name(signal or 0), "the system", step, can_resume=not is_finished)
         if error is not None:
-            return Ending("error", words_of(error), None, step, can_resume=True)
+            return Ending("error", error_text(error), None, step, can_resume=True)
         if stop is not None:
             kind: EndingKind = "break" if stop.left_body else "interrupt" if stop.interrupt else "stop"
             return Ending(kind, engine.stop_reason(), stop.by, stop.step, can_resume=stop.goes_on)
@@ -360,7 +360,7 @@ class LoopAnswers:
     def _need(self, method: str, verb: str) -> None:
         if not hasattr(self._engine.state.task, method):
             raise SetupError(
-                f"{verb}() needs a task with {method}(run, batch); the own loop evaluates with loop.eval_batches()"
+                f"{verb}() needs a task with {method}(run, batch); a custom loop evaluates with loop.eval_batches()"
             )
 
     def _loaders(self, what: Any) -> tuple[dict[str | None, Any], str]:

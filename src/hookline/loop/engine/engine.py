@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from hookline.distributed.guard import guarded
-from hookline.errors import Preempted, ScopeError, StopTraining, words_of
+from hookline.errors import Preempted, ScopeError, StopTraining, error_text
 from hookline.events import Line, Member, Messages, Scopes
 from hookline.loop.data.batches import no_batches, to_device
 from hookline.loop.data.fetcher import Fetcher
@@ -597,7 +597,7 @@ class Engine:
         if self.agenda.is_duration_reached:
             return f"max_duration ({self.state.max_duration}) reached"
         error = self.state.exception
-        return "not trained" if error is MISSING else words_of(error)
+        return "not trained" if error is MISSING else error_text(error)
 
     def _why_over(self) -> str | None:
         return self.stop_reason() if self.edge.is_over else None

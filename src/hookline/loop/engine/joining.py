@@ -12,7 +12,7 @@ from hookline.distributed.choose import as_strategy
 from hookline.distributed.last_words import leave_last_words
 from hookline.distributed.same import Facts, canonical, flat
 from hookline.distributed.strategy import Strategy
-from hookline.errors import SetupError, words_of
+from hookline.errors import SetupError, error_text
 from hookline.loop.settings import Settings
 from hookline.loop.tasks.loss_weights import is_of_torch, name_of_loss
 from hookline.loop.tasks.supervised import SupervisedTask
@@ -58,7 +58,7 @@ def join(world: World, state: RunState, settings: Settings, extend: Duration | N
     try:
         world.compare(lambda: facts_of_run(state, settings, strategy, extend), "Pass the same arguments on all ranks.")
     except BaseException as error:
-        leave_last_words(f"rank {world.group.rank}: {words_of(error)}")
+        leave_last_words(f"rank {world.group.rank}: {error_text(error)}")
         world.close()
         raise
 

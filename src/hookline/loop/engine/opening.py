@@ -13,7 +13,7 @@ from torch import nn
 
 from hookline.distributed.random_states import seed_everything
 from hookline.distributed.rebinding import rebind
-from hookline.errors import Preempted, SetupError, add_place, first_of, words_of
+from hookline.errors import Preempted, SetupError, add_place, error_text, first_of
 from hookline.events import Member, Scopes
 from hookline.events.foreign_names import ATTRIBUTES
 from hookline.loop.data.fetcher import Fetcher
@@ -119,7 +119,7 @@ class Opening:
             self._find_folder(make=in_fit)
         if in_fit:
             take_folder()
-        self.book.forget_names()
+        self.book.clear_names()
         self.line.emit(self.line.hooks.setup)
         self._place_model()
         for member in self.line.members:
@@ -272,5 +272,5 @@ class Opening:
         self.records.note_trouble()
         if error is None:
             return self.records.note("end")
-        words = str(error) if isinstance(error, Preempted) else words_of(error)
+        words = str(error) if isinstance(error, Preempted) else error_text(error)
         return self.records.note("preempt" if isinstance(error, Preempted) else "exception", words)

@@ -739,7 +739,7 @@ class Steps:
             window.weight_sums[name] = self._world.average_weight(window.weight_sums[name])
             moved = self._update(name)
         window.driven[name] |= moved
-        window.forget(name)
+        window.drop_optimizer(name)
         return moved
 
     def _compute_again(self, name: str, compute: Callable[[], Any]) -> Any:

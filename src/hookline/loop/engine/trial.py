@@ -101,7 +101,7 @@ def trial(engine: Engine) -> Iterator[Trial]:
     """
     state, line, book, module = engine.state, engine.line, engine.book, engine.state.module
     if not hasattr(engine.state.task, "train_batch"):
-        raise SetupError("a trial needs a task with train_batch(run, batch): use Trainer.fit, not the own loop")
+        raise SetupError("a trial needs a task with train_batch(run, batch): use Trainer.fit, not a custom loop")
     if engine.edge.epoch_phase is not EpochPhase.CLOSED:
         raise ScopeError("run.trial(): an epoch is under way; call it in on_fit_start or on_train_start")
     snapshot, clock = engine.snapshots.take(), engine.clock.state_dict()

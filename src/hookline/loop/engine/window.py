@@ -94,8 +94,8 @@ class AccumulationWindow:
         """True if the batch under way has had a loss of an optimizer that has not stepped on it yet."""
         return name in self.weight_sums if is_whole_step else self.last_weights.get(name, (0, None))[0] == self.count
 
-    def forget(self, name: str) -> None:
-        """The gradients of an optimizer are used or cleared."""
+    def drop_optimizer(self, name: str) -> None:
+        """Drop the weights of the losses of an optimizer, whose gradients are used or cleared."""
         self.weight_sums.pop(name, None)
         self.last_weights.pop(name, None)
 

@@ -80,7 +80,7 @@ def _sealed(part: int, predictions: list[Any]) -> bytes:
         except StateError as error:
             raise DataError(
                 f"predictions go from rank to rank, and one cannot be sent ({error}): let predict_batch return "
-                f"tensors, numbers and texts, in dicts, lists and tuples; or predict in your own loop "
+                f"tensors, numbers and texts, in dicts, lists and tuples; or predict in a custom loop "
                 f"(loop.predict_batches) with PredictionWriter(columns=…), which writes on each rank"
             ) from error
         pieces += [len(piece).to_bytes(_LENGTH, "little"), piece]

@@ -265,9 +265,9 @@ class MetricBook:
         """
         self._names.rename(old, new, keep=keep)
 
-    def forget_names(self) -> None:
+    def clear_names(self) -> None:
         """Drop all renames: the callbacks of a new run rename again."""
-        self._names.forget()
+        self._names.clear()
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -361,7 +361,7 @@ class MetricBook:
             by_path: Metric objects that a module or callback has loaded, by path.
             same_epoch: True if that step is in the current epoch.
         """
-        self._layers[0].forget()
+        self._layers[0].drop_pending()
         self._layers[0].objects.go_back(state.get("objects", {}), by_path, same_epoch=same_epoch)
         over: dict[str, Any] = (
             {} if same_epoch else {"objects": {}, "pending": {}, "dated": [], "epoch": {}, "before": {}}
@@ -420,7 +420,7 @@ class MetricBook:
             True if there was a value.
         """
         if self._reduction is not None and self._reduction.broken:
-            self._layers[0].forget()  # A row must hold the values of all ranks.
+            self._layers[0].drop_pending()  # A row must hold the values of all ranks.
             return False
         self.agree(of_epoch=of_epoch, depth=0)
         layer = self._layers[0]

@@ -66,10 +66,10 @@ class Layer:
             return True
         return any(series.noted for series in self.objects.series.values())
 
-    def forget(self) -> None:
+    def drop_pending(self) -> None:
         """Drop all pending values. Metric objects stay unchanged."""
         for series in self.series.values():
-            series.forget()
+            series.drop_pending()
         self.dated.clear()
 
     def agree(self, reduction: Reduction, place: str, *, left: bool, of_epoch: bool) -> bool:

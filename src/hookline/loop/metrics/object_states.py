@@ -169,7 +169,7 @@ def _joined(one: Any, two: Any) -> list[Any]:
 
 
 class SetAside:
-    """Reset the metrics in some modules, until ``put_back`` restores their states.
+    """Reset the metrics in some modules, until ``restore`` restores their states.
 
     Args:
         modules: The modules.
@@ -194,11 +194,11 @@ class SetAside:
         return id(metric) in self._kept
 
     def add(self, metric: nn.Module) -> None:
-        """Reset a metric that is found later. ``put_back`` restores it as reset."""
+        """Reset a metric that is found later. ``restore`` restores it as reset."""
         for identity, (part, kept) in SetAside([metric])._kept.items():
             self._kept[identity] = part, {name: _copy(name, vars(part)[name]) for name in kept}
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Restore the states of all metrics."""
         for part, kept in self._kept.values():
             vars(part).update(kept)

@@ -173,7 +173,7 @@ class ObjectSeries:
             load_metric_states(self.metric, states)
             yield
         finally:
-            aside.put_back()
+            aside.restore()
 
     def compute_together(self) -> None:
         """Compute the object on all ranks together. Torchmetrics gathers their states."""
@@ -190,9 +190,9 @@ class ObjectSeries:
     def end_loader(self, found: Values) -> None:
         """Keep the rows of a loader, and reset the object for the next loader."""
         self.found = found
-        self.begin_anew()
+        self.reset()
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Reset the object, after its values were read."""
         self.all_ranks, self.updates, self.given = {}, (), None
         if self.metric is not None:
@@ -218,7 +218,7 @@ class ObjectSeries:
             states = self.all_ranks or metric_states(self.metric)
             self.epoch = merged(self.metric, self.epoch, states) if self.epoch else states
         self.whole = False
-        self.begin_anew()
+        self.reset()
         return values
 
     def end_epoch(self) -> Values:
@@ -226,7 +226,7 @@ class ObjectSeries:
         if self.whole:
             self.whole = False
             values = self.result()
-            self.begin_anew()
+            self.reset()
             return values
         states, self.epoch = self.epoch, {}
         if not states or self.metric is None:
@@ -325,7 +325,7 @@ class MetricObjects:
         """End a padding batch, and restore the objects."""
         unheard, self._unheard = self._unheard, None
         if unheard is not None:
-            unheard.put_back()
+            unheard.restore()
 
     def _check_other_names(self, name: str, metric: Any) -> None:
         for other in self._series.values():
@@ -456,5 +456,5 @@ class MetricObjects:
             if series.metric is not None and (aside is None or series.metric not in aside):
                 series.metric.reset()
         if aside is not None:
-            aside.put_back()
+            aside.restore()
         self._series = {}

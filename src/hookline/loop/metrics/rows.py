@@ -49,7 +49,7 @@ class MetricNames:
         self._shown[inner] = shown
         self._inner = {name: inside for inside, names in self._shown.items() for name in names}
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drop all renames."""
         self._shown.clear()
         self._inner.clear()

@@ -168,7 +168,7 @@ class Series:
             shape: Shape of the values.
         """
         self.shape = shape
-        self._forget_own()
+        self._drop_own()
         self.folded_total, self.folded_weight = total, weight
         self.agreed_total, self.agreed_weight = self.sums()
         self.folded_total, self.folded_weight = None, 0.0
@@ -209,12 +209,12 @@ class Series:
         self.folded_total, self.folded_weight = None, 0.0
         self.agreed_total, self.agreed_weight = None, 0.0
 
-    def forget(self) -> None:
+    def drop_pending(self) -> None:
         """Drop all pending values."""
-        self._forget_own()
+        self._drop_own()
         self.clear()
 
-    def _forget_own(self) -> None:
+    def _drop_own(self) -> None:
         if self.group is not None:
             self.group.spread()  # The other metrics of the group keep their values.
         self.values.clear()

@@ -31,7 +31,7 @@ class Weights:
         self.raw: list[dict[str, torch.Tensor]] = []
         """The raw tensors of each open swap."""
         self.is_watched = False
-        """True if ``put_back`` is called when this run ends."""
+        """True if ``restore_weights`` is called when this run ends."""
         self._clock = clock
 
     def updates(self) -> int:
@@ -77,16 +77,16 @@ class Weights:
             yield
         finally:
             places = [place for place, kept in enumerate(self.raw) if kept is raw]
-            if places:  # Otherwise `put_back` has restored the raw weights already.
+            if places:  # Otherwise `restore_weights` has restored the raw weights already.
                 self._put(own, raw)
                 del self.raw[places[0]]
 
     def watch(self, restore: ExitStack) -> None:
         """Restore the raw weights when the run ends, if a swap is still open."""
         self.is_watched = True
-        restore.callback(self.put_back)
+        restore.callback(self.restore_weights)
 
-    def put_back(self) -> None:
+    def restore_weights(self) -> None:
         """Restore the raw weights when a run ends, if a swap is open: an error came before its end."""
         self.is_watched = False
         if self.raw:

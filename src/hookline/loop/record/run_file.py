@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hookline.checkpoint.plan import SavePlan
-from hookline.errors import Preempted, words_of
+from hookline.errors import Preempted, error_text
 from hookline.events import Line
 from hookline.events.monitored import monitored_metrics
 from hookline.loop.record.run_settings import loader_settings, run_settings
@@ -174,7 +174,7 @@ class RunRecord:
             last_step=clock.step,
             last_epoch=clock.epoch,
             seconds=clock.seconds,
-            reason=redact_text(reason if error is None else words_of(error)),
+            reason=redact_text(reason if error is None else error_text(error)),
             stopped_by=None if stop is None else stop.by,
             costs=tuple(CostEntry(c.callback, c.hook, c.calls, c.seconds) for c in line.costs()),
             failures=tuple(redact_text(str(failure)) for failure in line.failures),

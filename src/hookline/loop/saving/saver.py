@@ -16,7 +16,7 @@ from hookline.checkpoint.encode import check
 from hookline.checkpoint.plan import FOLDER, SavePlan
 from hookline.checkpoint.request import Resume, has_checkpoint
 from hookline.checkpoint.retention import best
-from hookline.errors import CheckpointError, Preempted, SetupError, StateError, add_secondary, words_of
+from hookline.errors import CheckpointError, Preempted, SetupError, StateError, add_secondary, error_text
 from hookline.events import Scopes
 from hookline.loop.record.media import rewind_rows_and_media
 from hookline.loop.record.records import Records
@@ -534,7 +534,7 @@ class Saver:
     def _failed(self, slot: Slot, error: Exception) -> None:
         line = self._state.line
         with self._state.showing_exception(error):
-            self._records.note("checkpoint_failed", words_of(error))
+            self._records.note("checkpoint_failed", error_text(error))
             line.emit(line.hooks.checkpoint_failed)
         slot.mark_failed()
         if slot.plan.on_error == "raise" or not isinstance(error, CheckpointError | StateError):

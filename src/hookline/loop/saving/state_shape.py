@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from hookline.distributed.random_states import random_states, set_random_states
-from hookline.errors import CheckpointCorruptError, CheckpointMismatchError, HooklineError, StopTraining, words_of
+from hookline.errors import CheckpointCorruptError, CheckpointMismatchError, HooklineError, StopTraining, error_text
 
 _SERIES = {"reduce": "mean", "values": [0.0], "weights": [0.0], "weight": 0.0}
 
@@ -40,7 +40,7 @@ def named_in_errors(path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         raise CheckpointMismatchError(
-            f"{path}: the state does not fit this run ({words_of(error)}). Use another checkpoint, or resume "
+            f"{path}: the state does not fit this run ({error_text(error)}). Use another checkpoint, or resume "
             f"with the version of Hookline, the model and the callbacks that wrote it."
         ) from error
 

@@ -71,25 +71,52 @@ class SupervisedTask(Task[Any]):
         self.loss_weights.choose(loss, model)
 
     def configure_optimizers(self, run: Run) -> Any:
-        """Return the optimizer and the scheduler that were passed to the constructor."""
+        """Return the optimizer and the scheduler that were passed to the constructor.
+
+        Args:
+            run: The run.
+        """
         return self.optimizer, self.scheduler
 
     def train_batch(self, run: Run, batch: Any, /) -> Any:
+        """Return the loss of a training batch.
+
+        Args:
+            run: The run.
+            batch: The batch, on the device of the model.
+        """
         given = run._state.batch
         outputs = self.call_model(run, batch)
         return self.compute_loss(outputs, _now(run, given, batch))
 
     def eval_batch(self, run: Run, batch: Any, /) -> Any:
+        """Return a dict with the loss and the outputs of an evaluation batch.
+
+        Args:
+            run: The run.
+            batch: The batch, on the device of the model.
+        """
         given = run._state.batch
         outputs = self.call_model(run, batch)
         found = self.compute_loss(outputs, _now(run, given, batch))
         return {**found, "outputs": outputs} if isinstance(found, dict) else {"loss": found, "outputs": outputs}
 
     def predict_batch(self, run: Run, batch: Any, /) -> Any:
+        """Return the predictions for a batch: the outputs of the model.
+
+        Args:
+            run: The run.
+            batch: The batch, on the device of the model.
+        """
         return self.call_model(run, batch)
 
     def call_model(self, run: Run, batch: Any, /) -> Any:
-        """Run the forward on the inputs of a batch, between ``forward_start`` and ``forward_end``."""
+        """Run the forward on the inputs of a batch, between ``forward_start`` and ``forward_end``.
+
+        Args:
+            run: The run.
+            batch: The batch, on the device of the model.
+        """
         state = run._state
         line = state.line
         if line.hooks.forward_start:
@@ -121,7 +148,12 @@ class SupervisedTask(Task[Any]):
         return self._arguments[1]
 
     def compute_loss(self, outputs: Any, batch: Any, /) -> Any:
-        """Return the loss of a batch, or a dict with the loss and its weight."""
+        """Return the loss of a batch, or a dict with the loss and its weight.
+
+        Args:
+            outputs: The outputs of the model.
+            batch: The batch, on the device of the model.
+        """
         compute = self._modules.get("loss") or self.loss
         weights = self.loss_weights
         if isinstance(batch, SEQUENCES) and batch:

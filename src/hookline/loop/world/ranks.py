@@ -187,8 +187,8 @@ class Ranks:
         """On every way out."""
         if not self.is_open:
             return
-        self._votes.forget()
-        self._votes_in_evaluation.forget()
+        self._votes.drop()
+        self._votes_in_evaluation.drop()
         self.watchdog.stop()
         self.strategy.unwrap()
         self._requests.leave()
@@ -292,7 +292,7 @@ class Ranks:
     def drop_window(self) -> None:
         """By all: the step under way is not made."""
         if self.is_open:
-            self._votes.forget()
+            self._votes.drop()
             self._synced.clear()
 
     def _count_votes(self, touched: dict[str, Any]) -> None:
@@ -373,7 +373,7 @@ class Ranks:
     def begin_votes_of_evaluation(self) -> None:
         """Reset the votes before an evaluation loader. All ranks must call it."""
         self._evaluated = 0
-        self._votes_in_evaluation.begin_anew()
+        self._votes_in_evaluation.reset_interval()
 
     def vote_in_evaluation(self, *, abandons: bool) -> bool | None:
         """Vote after a batch of an evaluation. All ranks must call it.
