@@ -31,6 +31,9 @@ ROLES = {
 }
 """Effects on the model, the optimizers or the run's folder. Callbacks with a role run in this order."""
 
+BY_PHASE = ("reads ", "role ")
+"""Reasons that need no mention where the second callback reads everything and the first does not: it is last anyway."""
+
 PHASES = (
     "reads nothing: before those that monitor, in list order",
     "reads what others write",
@@ -88,7 +91,7 @@ def sort(callbacks: Sequence[Callback], *, raw_gradients: bool = False) -> Order
     def put(first: Callback, second: Callback, why: str) -> None:
         if first is not second:
             edges.setdefault((position[id(first)], position[id(second)]), why)
-            if why != f"reads {EVERYTHING_WORD}":  # The phase gives this reason once.
+            if not (phase(second) == 2 and phase(first) < 2 and why.startswith(BY_PHASE)):
                 reasons.setdefault(id(second), []).append((id(first), f"after {callback_name(first)}: {why}"))
 
     for first, second, why in _by_name(callbacks):
