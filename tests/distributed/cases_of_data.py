@@ -467,3 +467,31 @@ def tried() -> Any:
         "tried": [[int(r[0]) for r in rows] for _, rows, _ in tried],
         "weights": weights(task),
     }
+
+
+def predict_then_stop(strategy: str) -> dict[str, Any]:
+    """Two predictions of a model with batch norm after the evaluation of an epoch, and then a stop."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    generator = torch.Generator().manual_seed(0)
+    batches = [(torch.randn(4, 4, generator=generator), torch.randn(4, 1, generator=generator)) for _ in range(8)]
+    counts = {"evaluations": 0, "predictions": 0}
+
+    @hl.on("epoch_end")
+    def predict(run: Any) -> None:
+        counts["predictions"] = len(run.predict("val")) + len(run.predict("val"))
+        run.stop("enough")
+
+    @hl.on("eval_end")
+    def note(run: Any) -> None:
+        counts["evaluations"] += 1
+
+    trainer = Trainer(
+        max_duration="3ep",
+        folder=False,
+        device="cpu",
+        callbacks=[predict, note],
+        strategy=(hl.DDP if strategy == "ddp" else hl.FSDP)(hang_after="8s"),
+    )
+    trainer.fit(net, batches, batches, loss=nn.MSELoss(), optimizer=torch.optim.SGD)
+    return counts

@@ -135,3 +135,10 @@ def test_answers_in_the_middle_of_training_are_those_of_all_ranks(ranks: Any) ->
     for predictions, loss in found[0]:
         assert predictions == [10.0 * i for i in range(9)]
         assert loss == pytest.approx(4.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_prediction_after_the_last_evaluation_causes_no_other(ranks: Any, strategy: str) -> None:
+    """Shared batch norm statistics look changed on the ranks that receive them: the others would not evaluate."""
+    found = ranks.values(f"{CASES}:predict_then_stop", 2, strategy=strategy)
+    assert found == [{"evaluations": 1, "predictions": 64}] * 2

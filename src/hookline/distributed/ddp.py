@@ -12,7 +12,15 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from hookline.distributed.group import Group
-from hookline.distributed.strategy import all_parts, buffers_of, check_model, check_same_model, is_fsdp, seconds_of
+from hookline.distributed.strategy import (
+    all_parts,
+    buffers_of,
+    check_model,
+    check_same_model,
+    is_fsdp,
+    seconds_of,
+    unversioned,
+)
 from hookline.errors import SetupError
 from hookline.progress import Duration
 
@@ -144,7 +152,7 @@ class DDP:
     def _share_buffers(self) -> None:
         buffers = buffers_of(self._module)
         if buffers and self._group is not None:
-            self._group.broadcast(buffers)
+            self._group.broadcast(unversioned(buffers))
 
     def before_backward(self, loss: Tensor, names: Iterable[str], *, last: bool) -> None:
         if last:

@@ -17,7 +17,15 @@ from torch.utils._pytree import tree_leaves
 
 from hookline.distributed.dtensors import is_spread, part_of
 from hookline.distributed.group import Group
-from hookline.distributed.strategy import all_parts, buffers_of, check_model, check_same_model, is_fsdp, seconds_of
+from hookline.distributed.strategy import (
+    all_parts,
+    buffers_of,
+    check_model,
+    check_same_model,
+    is_fsdp,
+    seconds_of,
+    unversioned,
+)
 from hookline.errors import RankError, SetupError
 from hookline.progress import Duration
 
@@ -164,7 +172,7 @@ class FSDP:
     def before_evaluation(self) -> None:
         buffers = [buffer for root in self._roots for buffer in buffers_of(root) if not is_spread(buffer)]
         if buffers and self._group is not None:
-            self._group.broadcast(buffers)
+            self._group.broadcast(unversioned(buffers))
 
     def before_backward(self, loss: Tensor, names: Iterable[str], *, last: bool) -> None:
         self._outputs.clear()

@@ -164,6 +164,15 @@ def all_parts(tensors: Iterable[Tensor]) -> list[Tensor]:
     return [part for tensor in tensors for part in plain_parts(tensor)]
 
 
+def unversioned(tensors: list[Tensor]) -> list[Tensor]:
+    """Return the tensors so that a change in place does not change their versions.
+
+    Rank zero shares its buffers with the other ranks. If only theirs had new versions, only they would take the weights
+    for changed, and would evaluate again.
+    """
+    return [tensor.data for tensor in tensors]
+
+
 def buffers_of(module: nn.Module) -> list[Tensor]:
     """Return the dense buffers of a module.
 
