@@ -245,6 +245,8 @@ PROMISES = {
     "11 callbacks of Keras": "interop/test_keras.py::test_a_shipped_callback_has_the_same_effect",
     "11 callbacks of transformers": "interop/test_transformers.py::test_a_shipped_callback_has_the_same_effect",
     "11 callbacks of pytorch-accelerated": "interop/test_pytorch_accelerated.py::test_a_shipped_callback_has_the_same_effect",
+    "11 callbacks of AIToolbox": "interop/test_aitoolbox.py::test_a_shipped_callback_has_the_same_effect",
+    "11 models of AIToolbox": "interop/test_aitoolbox.py::test_a_model_ends_as_in_aitoolbox",
     "11 modules of Lightning": "interop/test_lightning_modules.py::test_a_module_ends_as_in_lightning",
     "11 handlers of ignite": "interop/test_ignite.py::test_all_events_are_fired_as_in_ignite",
     "11 units of TorchTNT": "interop/test_torchtnt_units.py::test_an_auto_unit_ends_as_in_torchtnt",

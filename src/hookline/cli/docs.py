@@ -24,6 +24,7 @@ LIBRARIES = {
     "transformers": "Hugging Face",
     "pytorch-accelerated": "pytorch-accelerated",
     "ignite": "ignite",
+    "aitoolbox": "AIToolbox",
 }
 """Pages of other libraries under ``docs/interop``, and their names in ``FOREIGN_HOOKS``."""
 

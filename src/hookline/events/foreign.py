@@ -261,6 +261,14 @@ _FIRED: dict[str, dict[str, tuple[str, ...]]] = {
         "on_predict_dataloader_iter_creation_end": ("predict_start",),
         "on_checkpoint_save": (),
     },
+    "AIToolbox": {
+        "register_train_loop_object": ("model_ready",),
+        **dict.fromkeys(("on_train_loop_registration", "on_after_batch_prediction"), ()),
+        "on_multiprocess_start": ("model_ready",),
+        "on_after_gradient_update": ("backward_end", "gradients_ready"),
+        "on_batch_end": ("train_batch_end", "train_step_end", "step_skipped"),
+        "on_train_end": ("fit_end",),
+    },
     "pytorch-accelerated": {
         "on_train_epoch_start": ("train_start", "train_epoch_start"),
         "on_stop_training_error": ("stop", "eval_end"),

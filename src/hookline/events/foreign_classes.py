@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 CALLBACKS: Final = {
+    ("aitoolbox.torchtrain.callbacks.abstract", "AbstractCallback"): "hookline.interop.aitoolbox",
     ("ignite.engine.engine", "Engine"): "hookline.interop.ignite",
     ("keras.src.callbacks.callback", "Callback"): "hookline.interop.keras",
     ("lightning.pytorch.callbacks.callback", "Callback"): "hookline.interop.lightning",
@@ -20,6 +21,7 @@ CALLBACKS: Final = {
 """Module and name of the base class of callbacks, and the module with ``ADAPTER``."""
 
 MODELS: Final = {
+    ("aitoolbox.torchtrain.model", "TTModel"): "hookline.interop.aitoolbox",
     ("lightning.pytorch.core.module", "LightningModule"): "hookline.interop.lightning",
     ("pytorch_lightning.core.module", "LightningModule"): "hookline.interop.lightning",
     ("torchtnt.framework.unit", "EvalUnit"): "hookline.interop.torchtnt",

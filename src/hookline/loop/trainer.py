@@ -333,8 +333,11 @@ class Trainer:
             task: Any = model if isinstance(model, Task) else foreign_task(model)
             is_task = task is not None
             is_foreign = is_task and task is not model
+            takes_loss = is_foreign and hasattr(task, "use_loss")
+            if takes_loss:
+                task.use_loss(loss)
             if task is not None:
-                check_task(task, loss, weight, optimizer)
+                check_task(task, None if takes_loss else loss, weight, optimizer)
             brought = task.own_callbacks() if is_foreign else []
             loop = Loop(
                 task.model if is_foreign else model,
