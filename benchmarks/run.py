@@ -116,6 +116,12 @@ def _stream(sizes: Sizes, rounds: int) -> Section:
     return record_stream(sizes.records)
 
 
+def _steps(sizes: Sizes, rounds: int) -> Section:
+    from step_record import step_record
+
+    return step_record(min(sizes.repeats, rounds))
+
+
 def _report(sizes: Sizes, rounds: int) -> Section:
     return report_size(sizes.records, min(3, rounds))
 
@@ -143,6 +149,7 @@ BENCHMARKS: dict[str, Callable[[Sizes, int], Section]] = {
     "callbacks": _callbacks,
     "foreign": _foreign,
     "stream": _stream,
+    "record": _steps,
     "report": _report,
     "ranks": _ranks,
 }

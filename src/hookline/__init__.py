@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hookline.loop import Loop, Result, Scheduler, SupervisedTask, Task
     from hookline.presets import Trainer, evaluate, fit, predict, test, train
     from hookline.progress import Clock, Duration
+    from hookline.replaying import Replay, replay
     from hookline.run import History, Run
 
 __version__ = "0.1.0"
@@ -38,6 +39,7 @@ __all__ = [
     "HooklineWarning",
     "Loop",
     "Preempted",
+    "Replay",
     "Result",
     "Resume",
     "Run",
@@ -52,6 +54,7 @@ __all__ = [
     "interop",
     "on",
     "predict",
+    "replay",
     "sinks",
     "test",
     "train",
@@ -88,6 +91,7 @@ _HOMES: dict[str, Sequence[str]] = {
     "hookline.loop": ("Loop", "Result", "Scheduler", "SupervisedTask", "Task"),
     "hookline.presets": ("Trainer", "evaluate", "fit", "predict", "test", "train"),
     "hookline.progress": ("Clock", "Duration"),
+    "hookline.replaying": ("Replay", "replay"),
     "hookline.run": ("History", "Run"),
 }
 

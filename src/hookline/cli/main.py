@@ -14,6 +14,7 @@ from hookline.cli import (
     control_commands,
     demo_command,
     events_command,
+    replay_command,
     report_command,
     verify_resume_command,
     watch_command,
@@ -29,6 +30,7 @@ COMMANDS = (
     callbacks_command,
     checkpoints_command,
     verify_resume_command,
+    replay_command,
 )
 
 

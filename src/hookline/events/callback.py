@@ -107,6 +107,9 @@ class Callback(Hooks):
 
     Each one is an argument of ``__init__`` and an attribute of the same name, which hooks read when they need it.
     """
+    in_replay: ClassVar[bool] = True
+    """False if ``hookline replay`` leaves the callback out, because it sends messages or files."""
+
     handles_nan: ClassVar[bool] = False
     """True if the callback handles non-finite losses. Hookline then does not warn about them."""
 

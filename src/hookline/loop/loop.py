@@ -20,6 +20,7 @@ from hookline.loop.engine.engine import Engine
 from hookline.loop.engine.trial import Trial, trial
 from hookline.loop.keywords import checked
 from hookline.loop.result import Result
+from hookline.loop.saving.replay import ReplayRequest
 from hookline.loop.saving.verification import Verification
 from hookline.loop.settings import InterruptName, PrecisionName, Settings, as_list, options_of
 from hookline.progress import Duration
@@ -98,8 +99,11 @@ class Loop:
         if verification is not None:
             resume = Resume() if verification.resume else None
             settings = replace(settings, folder=verification.folder, resume=resume)
-        callbacks = [*as_list(callbacks, "Loop"), *settings.callbacks_of_sinks()]
-        self.engine = Engine(model, task, optimizer, scheduler, callbacks, settings, self, verification)
+        given, replayed = as_list(callbacks, "Loop"), ReplayRequest.asked_for()
+        if replayed is not None:
+            settings, given = replayed.settings(settings), replayed.callbacks_with(given)
+        callbacks = [*given, *settings.callbacks_of_sinks()]
+        self.engine = Engine(model, task, optimizer, scheduler, callbacks, settings, self, verification, replayed)
         self.engine.state.answer_with(LoopAnswers(self.engine))
         self._steps = self.engine.steps
 

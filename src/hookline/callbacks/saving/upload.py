@@ -65,6 +65,7 @@ class Upload(Callback):
     """
 
     optional = True
+    in_replay = False
     ranks = "zero"
     reads = ("*",)
     """The callback runs last, after the others have written their files."""

@@ -74,6 +74,7 @@ class Notify(Callback):
     """
 
     optional = True
+    in_replay = False
     ranks = "zero"
     state = ("holding", "epochs")
     role = "send"

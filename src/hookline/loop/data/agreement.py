@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -56,6 +58,18 @@ def digest(value: Any) -> str:
     for part in _parts(value):
         found.update(part)
     return found.hexdigest()
+
+
+def digest_of_indices(indices: Any) -> int:
+    """Return 32 bits that depend on the indices of a batch, and are equal in every process.
+
+    >>> digest_of_indices([3, 1]) == digest_of_indices([3, 1]), digest_of_indices([3, 1]) == digest_of_indices([1, 3])
+    (True, False)
+    """
+    try:
+        return crc32(struct.pack(f"<{len(indices)}q", *indices))
+    except (TypeError, struct.error):  # One index without a batch sampler, or indices that are not integers.
+        return int(digest(indices)[:8], 16)
 
 
 def _parts(value: Any) -> Iterator[bytes]:

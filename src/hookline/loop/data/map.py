@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from hookline.loop.data.agreement import digest_of_indices
 from hookline.loop.data.batches import set_epoch, sure_length
 from hookline.loop.data.fetch import Fetching, Ticket, as_it_is
 from hookline.loop.data.notes import map_notes
@@ -30,15 +31,30 @@ class Tickets:
     def __init__(self, order: Order) -> None:
         self._order = order
         self.epoch = self.start = 0
+        self.digests: deque[int] | None = None
+        """A digest of the indices of each batch that was drawn, in order. ``None``: they are not wanted."""
+
+    def record_digests(self) -> None:
+        """Keep the digests from the next iteration on."""
+        if self.digests is None:
+            self.digests = deque()
 
     def begin(self, epoch: int, start: int) -> None:
         """Set the epoch and the first batch of the next iteration."""
         self.epoch, self.start = epoch, start
+        if self.digests is not None:
+            self.digests.clear()
+
+    def _draw(self, indices: Any) -> Any:
+        """Return the indices of a batch, and keep their digest."""
+        if self.digests is not None:
+            self.digests.append(digest_of_indices(indices))
+        return indices
 
     def __iter__(self) -> Iterator[Ticket]:
         epoch, start = self.epoch, self.start
         for number, indices in enumerate(self._order.indices(epoch, start), start):
-            yield epoch, number, indices, 0
+            yield epoch, number, self._draw(indices), 0
 
     def indices(self, epoch: int, number: int) -> list[int]:
         """Return the indices of one batch."""
@@ -79,7 +95,7 @@ class DealtTickets(Tickets):
     def __iter__(self) -> Iterator[Ticket]:
         for piece in self._stripes.deal(self._batches, self.start, self.limit):
             self.dealt.append(piece._replace(indices=None))
-            yield self.epoch, piece.number, piece.indices, piece.piece
+            yield self.epoch, piece.number, self._draw(piece.indices), piece.piece
 
     def indices(self, epoch: int, number: int) -> list[int]:
         return list(next(self._stripes.deal(self._order.indices(epoch, number), number, self.limit)).indices)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import crc32
 
 from hookline.errors import DataError, SetupError
 from hookline.loop.data import Feed, SharedFeed, feed_of, shared_feed_of
+from hookline.loop.data.dealt import DealtMap
 from hookline.loop.data.facts import Facts, facts_of
 from hookline.loop.data.loaders import named_loaders
+from hookline.loop.data.map import MapFeed
 from hookline.loop.data.position import Position
 from hookline.loop.data.shared import distributed_sampler, says_sharded
 from hookline.loop.data.stripes import Share
@@ -58,6 +62,8 @@ class TrainingData:
         """The loader of ``feed``. ``run.loaders["train"]`` may be the loader of the next epoch already."""
         self._place = Position()  # the position at which this epoch was started or resumed
         self._saved = SavedData()
+        self._records_samples = False
+        self._digested = 0  # The position up to which `take_digest` was called.
         self.reset_plans()
 
     # -- changes by callbacks, for one fit --------------------------------------------------------
@@ -122,6 +128,28 @@ class TrainingData:
             return int(min(length, -(-limit // shards)))
         return -(-int(min(length, limit)) // shards)
 
+    # -- the samples of each step ------------------------------------------------------------------
+
+    def record_samples(self, records: bool) -> None:
+        """Set whether ``take_digest`` will be called in this fit."""
+        self._records_samples = records
+
+    def take_digest(self, position: int) -> int:
+        """Return a digest of the indices of the batches up to a position, since the last call.
+
+        Args:
+            position: The position in the epoch.
+
+        Returns:
+            0 if the indices are not known, as for iterable data.
+        """
+        digests = getattr(getattr(self.feed, "tickets", None), "digests", None)
+        count, self._digested = position - self._digested, position
+        if not digests:
+            return 0
+        found = [digests.popleft() for _ in range(min(count, len(digests)))]
+        return found[0] if len(found) == 1 else crc32(array("I", found))
+
     # -- the loader and the position ---------------------------------------------------------------
 
     def open(self, loader: Any, *, seed: int, world: World, is_epoch_begun: bool, warn: bool) -> Feed:
@@ -143,6 +171,8 @@ class TrainingData:
             for note in feed.notes if warn and not self._rank else ():
                 logger.warning("after a resume: %s", note)
             self.feed, self.loader = feed, loader
+            if self._records_samples and isinstance(feed, MapFeed | DealtMap):
+                feed.tickets.record_digests()
             if before is not None:
                 before.close()
         if isinstance(self.feed, SharedFeed):
@@ -176,7 +206,7 @@ class TrainingData:
         if isinstance(feed, SharedFeed) and not math.isinf(limit):
             limit = -(-limit // feed.own)
         self.length = self._place.length(min(feed.length or math.inf, limit), _stride(feed))
-        self.position = self._clock.batch_in_epoch
+        self.position = self._digested = self._clock.batch_in_epoch
 
     def taken(self, batch: int) -> int:
         """Return how many batches of the loader are read after ``batch`` batches of each rank."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from hookline.events.cost import Sampler
 from hookline.loop.metrics.series import FOLD
-from hookline.loop.saving.verification import AtSteps
+from hookline.loop.saving.slots import SaveSchedule
 from hookline.progress import Clock, Duration, Schedule
 from hookline.progress.duration import PASSES, same_scale
 
@@ -59,8 +59,8 @@ class Agenda:
         self._logs = None if log_every is None else Schedule.of(log_every, max_duration)
         self._evals = None if eval_every is None else Schedule.of(eval_every, max_duration)
         self._ended = 0.0  # When the last log interval ended, in the unit of `log_every`.
-        self.saves: list[Schedule | AtSteps] = []
-        """The schedules of the checkpoints."""
+        self.saves: list[SaveSchedule] = []
+        """The schedules of the checkpoints, and the end of a replay."""
         self.max_duration = max_duration
         self._steps: tuple[int, ...] = ()
         self._due: float = 0
@@ -202,7 +202,7 @@ class Agenda:
                 schedule.load_state_dict(then[name])
                 self._ended = then.get("ended", 0) if name == "logs" else self._ended
         for save in self.saves:
-            if isinstance(save, AtSteps) or save.every.unit == "st":
+            if save.every is None or save.every.unit == "st":
                 save.fired(self._clock)
         self._looked = self._clock.step
         self._pick = self._sampler.next_after(self._clock.step - 1)

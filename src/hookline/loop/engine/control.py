@@ -138,7 +138,7 @@ class Control:
         """The folder is about to be taken. Requests so far were for an earlier run."""
         self._since = time.time_ns()
 
-    def resume(self, entries: Sequence[ControlEntry]) -> None:
+    def resume(self, entries: Sequence[ControlEntry], *, evaluates: bool = False) -> None:
         """Repeat the settings of the run that continues. All ranks must call it.
 
         Settings up to the current step are set now, except for learning rates, which the checkpoint has restored. Later
@@ -146,6 +146,7 @@ class Control:
 
         Args:
             entries: The requests in ``run.json``, on rank zero.
+            evaluates: Also repeat evaluations at later steps, as a replay does.
         """
         step, known = self._state.clock.step, self._settings()
         said = self._world.group.from_zero([asdict(entry) for entry in entries])
@@ -155,6 +156,8 @@ class Control:
             rates = {name for name in entry.settings if isinstance(known.get(name), LearningRate)}
             for name in entry.settings.keys() - rates:
                 self._repeat(entry, name, known.get(name))
+        if evaluates:
+            counting = [its for its in self.entries if _counts(its) or (its.command == "eval" and not its.refused)]
         self._repeats = [entry for entry in counting if entry.step > step]
         self._agenda.look_at(entry.step for entry in self._repeats)
 

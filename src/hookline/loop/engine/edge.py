@@ -208,6 +208,7 @@ class Edge:
             self._end_interval()
         else:
             self._book.fold()
+            self._records.steps.fold()
         self._look()
         if self._is_last_step:
             self._requests.call_attention()
@@ -317,6 +318,7 @@ class Edge:
 
     def _end_interval(self, *, is_widened: bool = False) -> None:
         self._agenda.interval_ended()
+        self._records.steps.flush()
         if self._book.end_interval(widened=is_widened):
             if not self._is_monitor_checked:
                 self._is_monitor_checked = True

@@ -43,6 +43,8 @@ from hookline.loop.record.notices import log_finished, log_preempted, log_script
 from hookline.loop.record.records import Records
 from hookline.loop.record.run_file import RunRecord
 from hookline.loop.result import Result
+from hookline.loop.saving.replay import VARIABLE as REPLAY
+from hookline.loop.saving.replay import ReplayEnd, ReplayRequest
 from hookline.loop.saving.resume import CheckpointLoader, ResumePoint
 from hookline.loop.saving.rollback import MemorySnapshots
 from hookline.loop.saving.saver import Saver
@@ -73,6 +75,7 @@ class Engine:
         settings: The options of the run.
         loop: The ``Loop``, for ``run.loop``.
         verification: What ``hookline verify-resume`` asks for.
+        replayed: What ``hookline replay`` asks for.
     """
 
     def __init__(
@@ -85,10 +88,11 @@ class Engine:
         settings: Settings,
         loop: Any,
         verification: Verification | None,
+        replayed: ReplayRequest | None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise no_model(model)
-        self.settings, self._verification = settings, verification
+        self.settings, self._verification, self._replayed = settings, verification, replayed
         here, started = find_place(), datetime.now().astimezone()
         project, name, folder = place(settings, started)
         self.line: Line[Run] = Line(
@@ -128,9 +132,9 @@ class Engine:
         )
         self.world = make_world(here, self.requests, self.clock, is_custom_loop=task is None)
         self.scopes = Scopes(self.line)
-        self.records = Records(state, settings.sinks)
-        self.book = MetricBook(state, self.world, self.records.write)
         self.data = TrainingData(self.clock, here.rank, state.loaders)
+        self.records = Records(state, settings.sinks, self.data.take_digest)
+        self.book = MetricBook(state, self.world, self.records.write)
         self.fetcher = Fetcher(state, self.world)
         self.precision = Precision(settings.precision, settings.device)
         self.weights = Weights(model, self.clock)
@@ -360,6 +364,7 @@ class Engine:
             return error
         finally:
             self.signals.restore()
+            self.records.steps.close()
             self.data.close()
             self.control.close()
             try:
@@ -403,9 +408,15 @@ class Engine:
     def _take_folder(self) -> None:
         self.control.begin()
         self.saver.open()
+        folder = None if self.state.rank else self.state.folder
+        self.records.steps.open(folder)
+        self.data.record_samples(folder is not None and self.steps.keeps_losses)
         if self._verification is not None:
             os.environ.pop(VARIABLE, None)  # Only the first run of a script is verified.
             self.saver.verify(self._verification)
+        if self._replayed is not None:
+            os.environ.pop(REPLAY, None)  # Only the first run of a script is replayed.
+            self.saver.end_replay_at(ReplayEnd(self._replayed, self.records.steps))
 
     def _load(self) -> None:
         """After ``setup``: load the checkpoint to continue from, once, and find how long the run is."""
@@ -415,8 +426,11 @@ class Engine:
             point = self._loader.load(self._resume, is_extended=self.extend is not None)
             if point is not None:
                 self._continue_from(point)
-                self.control.resume(self.record.earlier_requests)
+                if self._replayed is None:
+                    self.control.resume(self.record.earlier_requests)
             self._resume = None  # Not before: a fit after one that could not continue must not start from scratch.
+        if self._replayed is not None:
+            self.control.resume(self._replayed.recorded_requests(), evaluates=True)
         if self.extend is not None:
             done = self.clock.elapsed(self.extend.unit)
             self.state.set_max_duration(self.extend + Duration(done, self.extend.unit) if done else self.extend)
@@ -487,6 +501,7 @@ class Engine:
         """Roll back if a callback has asked for it. Return whether one has."""
         asked = self.requests.take_rollback()
         if asked is not None:
+            self.records.steps.flush()  # The rows of the undone steps stay, because a replay makes these steps as well.
             self.snapshots.roll_back(*asked)
             self.control.rolled_back()
             self.world.undone()

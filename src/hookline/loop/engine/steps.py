@@ -43,6 +43,7 @@ from hookline.loop.model.precision import Precision
 from hookline.loop.model.scheduler_steps import SchedulerSteps
 from hookline.loop.model.weights import Weights
 from hookline.loop.record.records import Records
+from hookline.loop.record.steps import mean_loss
 from hookline.loop.tasks.loss_weights import LossWeights
 from hookline.loop.tasks.returned import check_returned
 from hookline.loop.tasks.supervised import own_loss_of, title_of
@@ -180,6 +181,7 @@ class Steps:
         task, emit, iterator, count = state.task, line.emit, data.iterator, self.count_samples
         train_batch, fetcher, move = task.train_batch, self._fetcher, self._move
         losses, name = self._losses.get("train/loss"), self._names[0]
+        step_losses, step_positions = self._records.steps.losses, self._records.steps.positions
         compute, modules = own_loss_of(task), task._modules
         if compute is not None and loss_weights is not None and loss_weights.loss is not compute:
             loss_weights.choose(compute, modules["model"])
@@ -293,6 +295,8 @@ class Steps:
                         if losses is not None:
                             losses.values.append(value)
                             losses.weights.append(weight)
+                            step_losses.append(value)
+                            step_positions.append(position)
                         window.count, window.moved = 0, False
                         clock.step = step = clock.step + 1
                         if hooks.train_step_end:
@@ -641,6 +645,9 @@ class Steps:
         for name in window.weight_sums:
             self._update(name)
         is_skipped = requests.agreed.skip is not None  # Also by a hook on `gradients_ready`.
+        if self.keeps_losses and not is_skipped:
+            self._records.steps.losses.append(mean_loss(window.losses))
+            self._records.steps.positions.append(self._data.position)
         window.take_losses(counts=not is_skipped)
         if window.driven:
             for name, moved in window.driven.items():

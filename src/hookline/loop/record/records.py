@@ -1,11 +1,12 @@
-"""The record of a run: rows, timeline and sinks, in the process that writes them."""
+"""The record of a run: rows, steps, timeline and sinks, in the process that writes them."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from hookline.loop.record.steps import StepRecord
 from hookline.loop.record.stream import Stream
 from hookline.records import EventRow, MetricRow, Record
 from hookline.records.metric import losses_not_finite
@@ -24,13 +25,15 @@ class Records:
     Args:
         state: The state of the run.
         sinks: The sinks of the run.
+        digest_of: Returns the digest of the samples of the batches up to a position, since its last call.
     """
 
-    def __init__(self, state: RunState, sinks: Sequence[Sink]) -> None:
+    def __init__(self, state: RunState, sinks: Sequence[Sink], digest_of: Callable[[int], int]) -> None:
         self._state = state
         self._process = os.getpid()
         self._failures_noted, self._nan_noted = 0, False
         self.stream = Stream(sinks)
+        self.steps = StepRecord(state.clock, digest_of)
 
     def open(self) -> None:
         """Note that this process opens the run."""

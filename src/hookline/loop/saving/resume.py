@@ -107,7 +107,7 @@ class CheckpointLoader:
         self._warn_of_environment(checkpoint)
         is_own_run = state.folder is not None and is_inside(checkpoint.path, state.folder, *self._saver.folders)
         source = checkpoint.path.parent.parent
-        restore_rows(self._records, state, group, source, saved["history"]["bytes"], is_own_run=is_own_run)
+        restore_rows(self._records, state, group, source, saved["history"], is_own_run=is_own_run)
         if is_own_run:
             self._saver.continue_run(checkpoint.about.run, by_zero(group, found.next_generation))
         else:

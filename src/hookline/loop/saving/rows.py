@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 from hookline.distributed.solo import AnyGroup
@@ -27,13 +28,14 @@ def drop_rows(records: Records, folder: Path | None) -> None:
         folder: The folder of the run.
     """
     rows = records.stream.rows
+    records.steps.keep(0)
     if rows is not None and rows.size:
         logger.info("there is no checkpoint in %s: the run begins anew, and its metrics too", folder)
         rewind_rows_and_media(rows, 0)
 
 
 def restore_rows(
-    records: Records, state: RunState, group: AnyGroup, source: Path, size: int, *, is_own_run: bool
+    records: Records, state: RunState, group: AnyGroup, source: Path, sizes: Mapping[str, int], *, is_own_run: bool
 ) -> None:
     """Restore the rows of a checkpoint. All ranks must call it.
 
@@ -42,15 +44,20 @@ def restore_rows(
         state: The state of the run.
         group: The processes of the run. Only rank zero writes rows.
         source: The folder of the run that saved the checkpoint.
-        size: The size of ``metrics.jsonl`` in bytes when the checkpoint was saved.
+        sizes: The sizes of ``metrics.jsonl`` (``"bytes"``) and ``steps.bin`` (``"steps"``) in bytes when the checkpoint
+            was saved.
         is_own_run: True if the checkpoint is in the folder of this run. Otherwise rows and images are copied.
     """
+    size = sizes["bytes"]
     if group.rank:
         group.barrier()  # Wait until rank zero has restored the file.
         if state.folder is not None:
             file = JsonLines((state.folder if is_own_run else source) / METRICS)
             _read_history(state.history, file, size, quietly=True)
         return
+    if not is_own_run:
+        records.steps.copy_from(source)
+    records.steps.keep(sizes.get("steps", 0))  # Older checkpoints lack it.
     rows = records.stream.rows
     if rows is not None:
         theirs = source / rows.path.name

@@ -20,6 +20,7 @@ from hookline.errors import CheckpointError, Preempted, SetupError, StateError, 
 from hookline.events import Scopes
 from hookline.loop.record.media import rewind_rows_and_media
 from hookline.loop.record.records import Records
+from hookline.loop.saving.replay import ReplayEnd
 from hookline.loop.saving.slots import RankSlot, SaveSchedule, Slot
 from hookline.loop.saving.tree import RunTree
 from hookline.loop.saving.verification import AtSteps, Verification, told_to_command
@@ -83,6 +84,7 @@ class Saver:
         self._locks: list[FolderLock] = []
         self._uncopyable = False
         self._verification: Verification | None = None
+        self._replay_end: ReplayEnd | None = None
         self._is_asked_to_save = False  # True if a callback saves the full state.
         self._resumes: bool | None = None  # Whether rank zero has found a checkpoint.
         self._reported: Path | None = None  # The checkpoint that was logged after Ctrl-C.
@@ -127,6 +129,16 @@ class Saver:
             self._agenda.saves.append(schedule)
             self._slots.append(self._slot(SavePlan(at_end=False), folder, schedule))
 
+    def end_replay_at(self, end: ReplayEnd) -> None:
+        """Save no checkpoint by the plans of callbacks, and leave the process at the end of a replay."""
+        self._replay_end = end
+        self._agenda.saves.append(end)
+
+    @property
+    def _ignores_plans(self) -> bool:
+        """True in ``hookline verify-resume`` and ``hookline replay``."""
+        return self._verification is not None or self._replay_end is not None
+
     def _slot(self, plan: SavePlan, folder: Path, schedule: SaveSchedule | None) -> Slot:
         if isinstance(self._world, Ranks):
             return RankSlot(plan, folder, schedule, self._world)
@@ -143,7 +155,7 @@ class Saver:
         """
         folder = self._folder()
         self._is_asked_to_save |= not plan.weights_only
-        if self._verification is not None:
+        if self._ignores_plans:
             return self._slot(plan, folder, None)  # It never saves.
         if any(slot.plan.folder == plan.folder for slot in self._slots):
             raise SetupError(
@@ -311,7 +323,7 @@ class Saver:
     def ask(self, plan: SavePlan) -> bool:
         """Ask for a save by a plan at the end of this step.
 
-        ``hookline verify-resume`` saves by its own plan only, and ignores the request.
+        ``hookline verify-resume`` and ``hookline replay`` ignore the request.
 
         Returns:
             False if the plan was not added in this fit.
@@ -320,7 +332,7 @@ class Saver:
         if slot is not None:
             slot.ask()
             self._state.requests.ask_plan()
-        return slot is not None or self._verification is not None
+        return slot is not None or self._ignores_plans
 
     def save_due(self) -> None:
         """Finish background saves, then make the saves that are due or requested.
@@ -343,9 +355,17 @@ class Saver:
         if due:
             self._world.vote()  # The hooks of a save may have made requests.
         if self._verification is not None and clock.step >= self._verification.stop_at:
-            leave = Preempted(0)
-            leave.code = 0
-            raise leave
+            raise _left_in_order()
+        if self._replay_end is not None:
+            self._leave_replay(self._replay_end, is_over=is_last)
+
+    def _leave_replay(self, end: ReplayEnd, *, is_over: bool) -> None:
+        """Leave the process if the steps of a replay are made or training is over. All ranks must call it."""
+        clock, is_reached = self._state.clock, False
+        if end.due(clock):
+            is_reached = self._world.group.from_zero(end.is_reached(clock))  # Only rank zero has the rows.
+        if is_reached or is_over:
+            raise _left_in_order()
 
     def _agree_on_plans(self) -> None:
         """Request on all ranks the saves that any rank has requested. All ranks must call it."""
@@ -406,6 +426,8 @@ class Saver:
         is_over = self._why_over() is not None
         if self._state.clock.step == self.began_at and not is_over:
             return
+        if self._replay_end is not None:  # The code after `fit` belongs to the original run.
+            raise _left_in_order()
         stop = requests.agreed.stop
         is_finished = is_over and not (stop is not None and stop.goes_on)
         # A request or a signal in the last hooks saves also without a Checkpointer.
@@ -512,6 +534,7 @@ class Saver:
 
         All ranks must call it.
         """
+        self._records.steps.flush()
         facts = self._tree.about(self.run_id, self.generation, **about)
         self._world.before_evaluation()  # Batch norm statistics are those of rank zero, as in an evaluation.
         state = None if weights_only else self._tree.capture_all(save_due=self.due)
@@ -540,6 +563,13 @@ class Saver:
         if slot.plan.on_error == "raise" or not isinstance(error, CheckpointError | StateError):
             raise error
         logger.warning("a checkpoint could not be saved, and the run goes on: %s", error)
+
+
+def _left_in_order() -> Preempted:
+    """Return the error that ends the process with the exit code 0."""
+    leave = Preempted(0)
+    leave.code = 0
+    return leave
 
 
 @contextmanager

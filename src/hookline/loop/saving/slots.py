@@ -14,13 +14,14 @@ from hookline.checkpoint.plan import SavePlan
 from hookline.checkpoint.retention import to_delete
 from hookline.checkpoint.together import is_shared, save_together
 from hookline.errors import CheckpointError
+from hookline.loop.saving.replay import ReplayEnd
 from hookline.loop.saving.verification import AtSteps
 from hookline.loop.world.ranks import Ranks
 from hookline.progress import Clock, Schedule
 
 logger = logging.getLogger("hookline")
 
-SaveSchedule = Schedule | AtSteps
+SaveSchedule = Schedule | AtSteps | ReplayEnd
 
 
 class Slot:

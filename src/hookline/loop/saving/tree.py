@@ -140,7 +140,7 @@ class RunTree:
             "ended": None if why_over is None else redact_text(why_over),
             "given_duration": None if given is None else str(given),  # A hook may have changed `run.max_duration`.
             "metrics": self._book.state_dict(paths),
-            "history": {"bytes": self._records.size},
+            "history": {"bytes": self._records.size, "steps": self._records.steps.size},
             "messages": state.messages.state_dict(),
             "callbacks": self.callbacks.capture(in_memory=in_memory),
         }
