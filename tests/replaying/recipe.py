@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -13,8 +14,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
 import hookline as hl
+from hookline.records.control import ControlRequest
 
 KIND, FOLDER, *MORE = sys.argv[1:]
+IS_REPLAY = "HOOKLINE_REPLAY" in os.environ
 SAMPLES = 320
 LOSS = nn.CrossEntropyLoss()
 BAD_AT_31 = 268
@@ -68,6 +71,15 @@ class Drift(hl.Callback):
     def on_loss_ready(self, run: hl.Run) -> None:
         if run.clock.step >= 12:
             run.loss = run.loss * (1 + random.SystemRandom().random() * 1e-3)
+
+
+class Person(hl.Callback):
+    """Asks from outside for another learning rate."""
+
+    def on_train_step_end(self, run: hl.Run) -> None:
+        if run.clock.step == 34 and run.folder is not None:
+            ControlRequest.new("set", {"lr": 0.3}).write(run.folder)
+            run.loop.engine.requests.ask_control()  # The thread of the run does this within a second.
 
 
 class Adversarial(hl.Task[tuple[Tensor, Tensor]]):
@@ -149,6 +161,13 @@ def bad_sample(recipe: Recipe) -> None:
     recipe.callbacks += [hl.StopOnNaN()] if MORE[2:] == ["guarded"] else []
 
 
+def control(recipe: Recipe) -> None:
+    """A person sets another learning rate at step 34. The replay must find it in the record, and not ask again."""
+    schedule(recipe)
+    if not IS_REPLAY:
+        recipe.callbacks.append(Person())
+
+
 CHANGES: dict[str, Callable[[Recipe], object]] = {
     "workers": lambda recipe: setattr(recipe, "train", loader(num_workers=2, persistent_workers=True)),
     "augmentation": lambda recipe: None,
@@ -160,6 +179,7 @@ CHANGES: dict[str, Callable[[Recipe], object]] = {
     "schedule": schedule,
     "iterable": lambda recipe: setattr(recipe, "train", loader(Stream(), shuffle=None, num_workers=2)),
     "rollback": rollback,
+    "control": control,
     "bad sample": bad_sample,
     "unsteady order": lambda recipe: setattr(recipe, "train", loader(Samples(), shuffle=None, sampler=Unsteady())),
     "unsteady loss": lambda recipe: recipe.callbacks.append(Drift()),

@@ -29,6 +29,7 @@ KINDS = (
     "schedule",
     "iterable",
     "rollback",
+    "control",
 )
 WATCH = """
 import hookline as hl

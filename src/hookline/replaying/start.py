@@ -149,13 +149,13 @@ def _range(original: Original, first: int | None, last: int | None, until: Until
         first = max(0, last - BEFORE) if first is None else first
     if first is None:
         raise SetupError("replay(): give the step after which the steps begin, or until. On the command line: --from.")
-    last = original.last_step if last is None else last
-    if not 0 <= first < last:
-        raise SetupError(f"replay(first_step={first}, last_step={last}): first_step must be >= 0 and below last_step.")
     if first >= max(original.last_step, 1):
         raise SetupError(
             f"replay(first_step={first}): the run ended at step {original.last_step}. Give an earlier step."
         )
+    last = original.last_step if last is None else last
+    if not 0 <= first < last:
+        raise SetupError(f"replay(first_step={first}, last_step={last}): first_step must be >= 0 and below last_step.")
     return first, last
 
 

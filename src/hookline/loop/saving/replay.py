@@ -65,7 +65,7 @@ class ReplayRequest:
         return replace(given, folder=self.folder, resume=resume, sinks=())
 
     def recorded_requests(self) -> tuple[ControlEntry, ...]:
-        """Return the requests of other processes to the run: ``hookline set`` and ``eval`` are repeated at their steps."""
+        """Return what ``hookline set`` and ``hookline eval`` asked of the run, to be repeated at their steps."""
         return RunFile.read(self.run).control
 
     def callbacks_with(self, given: list[object]) -> list[object]:
