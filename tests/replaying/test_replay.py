@@ -67,7 +67,7 @@ def test_twenty_steps_are_equal_in_every_bit_and_the_run_is_untouched(kind: str,
     before = bytes_and_times(run)
     result = hl.replay(RECIPE, run=run, first_step=33, last_step=53)
     assert result.verdict == "replayed 20 steps, equal in every bit"
-    assert (result.resumed_from, result.is_equal, result.code) == (30, True, 0)
+    assert (result.resumed_from, result.is_equal, result.exit_code) == (30, True, 0)
     assert bytes_and_times(run) == before
     assert saved_steps(result.folder) == []
 
@@ -85,7 +85,7 @@ def test_a_step_that_was_undone_and_made_again_is_replayed_to_its_second_time(tm
     undone = next(step for step, later in pairwise(steps) if later <= step)
     result = hl.replay(RECIPE, run=run, first_step=undone - 1, last_step=undone)
     assert result.verdict.endswith("equal in every bit")
-    assert [row.step for row in result.made].count(undone) == 2
+    assert [row.step for row in result.made].count(undone) == steps.count(undone) > 1
     assert result.made == result.recorded
 
 

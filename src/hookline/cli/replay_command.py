@@ -69,8 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     print(result.verdict)
     for line in result.differences[1:]:
         print(f"  {line}")
-    if result.code:
-        print(f"the script ended with exit code {result.code}")
+    if result.exit_code:
+        print(f"the script ended with exit code {result.exit_code}")
     if arguments.until is not None:
         found = result.found
         print("\n".join(found.lines) if found is not None else "no step of the replay has a value that is not finite")

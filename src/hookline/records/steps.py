@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from itertools import starmap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,7 +44,7 @@ def pack(rows: Iterable[StepRow]) -> bytes:
 def unpack(data: bytes) -> Iterator[StepRow]:
     """Yield the rows in some bytes. An incomplete last row is left out."""
     whole = len(data) - len(data) % ROW_BYTES
-    return map(StepRow._make, _ROW.iter_unpack(data[:whole]))
+    return starmap(StepRow, _ROW.iter_unpack(data[:whole]))
 
 
 def read_steps(folder: Path) -> list[StepRow]:

@@ -59,7 +59,7 @@ class Replay:
     """With ``until``: the module and the samples that made the step bad."""
     report: Path | None = None
     """The report of the steps, as one HTML file."""
-    code: int = 0
+    exit_code: int = 0
     """The exit code of the script."""
 
     @property
@@ -246,5 +246,5 @@ def _result(original: Original, target: Path, first: int, last: int, code: int) 
         recorded=tuple(recorded),
         made=made,
         differences=tuple(differences),
-        code=code,
+        exit_code=code,
     )

@@ -61,7 +61,7 @@ class Upload(Callback):
         ...         TinyModel(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
         ...     )
         ...     print(sorted(path.name for path in Path(there, "digits/first").iterdir()))
-        ['events.jsonl', 'metrics.jsonl', 'run.json']
+        ['events.jsonl', 'metrics.jsonl', 'run.json', 'steps.bin']
     """
 
     optional = True
