@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import torch
 
 from hookline.interop.adapter import Adapter, Hook, is_cut
-from hookline.interop.lightning.checkpoint import added_state, load_added_state, state_of
+from hookline.interop.lightning.checkpoint import added_state, checkpoint_of, load_added_state, plain, state_of
 from hookline.interop.lightning.support import REFUSED
 from hookline.interop.lightning.trainer import FUNCTIONS, NAMES, LightningHost, Trainer
 from hookline.run import Run
@@ -129,18 +129,29 @@ class LightningAdapter(Adapter):
         return self.overrides("state_dict") or self.overrides("on_save_checkpoint")
 
     @property
+    def _has_early_hooks(self) -> bool:
+        """True if ``on_save_checkpoint`` returns a state that ``on_load_checkpoint`` gets, as before version 1.8."""
+        names = [*inspect.signature(self.callback.on_load_checkpoint).parameters]
+        return self.overrides("on_save_checkpoint") and names[-1] == "callback_state"
+
+    @property
     def state_key(self) -> str:
         """Key of the state in a checkpoint: ``Lightning:`` and the callback's own key."""
         return super().state_key if self.is_named else f"{self.library}:{self.callback.state_key}"
 
     def state_dict(self) -> dict[str, Any]:
         state = {"state": state_of(self.callback)}
-        if self.overrides("on_save_checkpoint"):
+        if self._has_early_hooks:
+            checkpoint = checkpoint_of(self.trainer, self._host.run)
+            state["returned"] = plain(self.callback.on_save_checkpoint(self.trainer, self._module, checkpoint) or {})
+        elif self.overrides("on_save_checkpoint"):
             save = partial(self.callback.on_save_checkpoint, self.trainer, self._module)
             state["added"] = added_state(save, self.trainer, self._host.run)
         return state if any(state.values()) else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state.get("returned"):
+            self.callback.on_load_checkpoint(self.trainer, self._module, dict(state["returned"]))
         if state.get("added"):
             load = partial(self.callback.on_load_checkpoint, self.trainer, self._module)
             load_added_state(load, self.trainer, self._host.run, state["added"])
