@@ -11,11 +11,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import hookline as hl
-from hookline.run.targets import TARGET_KEYS
 from hookline.testing import TinyModel, tiny_data
 from tests.support import CE, sgd
 
 PAIRS = tiny_data(3)
+TARGET_KEYS = ("labels", "label", "targets", "target", "y", "masks", "mask")
+"""As the documentation lists them: the first one that a batch has is its target."""
 FAST: dict[str, Any] = {"max_duration": "1ep", "device": "cpu"}
 
 
