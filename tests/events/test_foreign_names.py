@@ -114,6 +114,55 @@ def test_a_keyword_of_another_trainer_is_one_of_our_options() -> None:
     ] == []
 
 
+USUAL: dict[str, tuple[Any, str]] = {
+    "fast_dev_run": (True, "callbacks=[hl.DryRun()]"),
+    "limit_train_batches": (0.1, "callbacks=[hl.LimitBatches(train=0.1)]"),
+    "limit_val_batches": (5, "callbacks=[hl.LimitBatches(val=5)]"),
+    "overfit_batches": (2, "callbacks=[hl.OverfitBatches("),
+    "max_epochs": (3, "max_duration='3ep'"),
+    "max_steps": (70, "max_duration='70st'"),
+    "accumulate_grad_batches": (4, "accumulate=4"),
+    "gradient_clip_val": (0.5, "callbacks=[hl.GradientClip(norm=0.5)]"),
+    "check_val_every_n_epoch": (2, "eval_every='2ep'"),
+    "log_every_n_steps": (7, "log_every='7st'"),
+    "devices": (2, "torchrun --nproc-per-node=2"),
+    "accelerator": ("gpu", "device='cuda'"),
+    "default_root_dir": ("runs", "folder="),
+    "num_sanity_val_steps": (2, "sanity"),
+    "num_train_epochs": (3, "max_duration='3ep'"),
+    "gradient_accumulation_steps": (4, "accumulate=4"),
+    "per_device_train_batch_size": (8, "DataLoader(data, batch_size=8)"),
+    "learning_rate": (0.1, "lr=0.1"),
+    "max_grad_norm": (1.5, "callbacks=[hl.GradientClip(norm=1.5)]"),
+    "eval_steps": (30, "eval_every='30st'"),
+    "save_steps": (30, "callbacks=[hl.Checkpointer(every='30st')]"),
+    "logging_steps": (5, "log_every='5st'"),
+    "warmup_steps": (9, "callbacks=[hl.LRSchedule('cosine', warmup='9st')]"),
+    "report_to": ("wandb", "sinks=["),
+    "epochs": (3, "max_duration='3ep'"),
+    "batch_size": (8, "DataLoader(data, batch_size=8)"),
+    "steps_per_epoch": (7, "callbacks=[hl.LimitBatches(train=7)]"),
+    "validation_split": (0.1, "random_split"),
+}
+"""Usual arguments of Lightning, Hugging Face and Keras, with a value and what the error must tell the user to write."""
+
+
+def test_the_usual_arguments_of_lightning_hugging_face_and_keras_say_ours() -> None:
+    """The names are listed here, so that a row that the table loses is noticed."""
+    said = {key: error_of(lambda key=key, value=value: hl.Trainer(**{key: value})) for key, (value, _) in USUAL.items()}
+    assert {key: said[key] for key, (_, answer) in USUAL.items() if answer not in said[key]} == {}
+    trainer = hl.Trainer(max_duration="1ep", folder=False)
+    for key, ours in {"train_dataloaders": "train", "val_dataloaders": "val", "ckpt_path": "resume"}.items():
+        message = error_of(lambda key=key: trainer.fit(TinyModel(), **{key: []}))
+        assert f"fit({key}=…): no such argument." in message
+        assert re.search(rf"rite {ours}=", message), message
+    assert error_of(lambda: hl.Trainer(precision="bf16-mixed")).endswith("Write precision='bf16'.")  # type: ignore[arg-type]
+    assert error_of(lambda: hl.EarlyStopping(restore_best_weights=True)).endswith("Write restore_best=True.")  # type: ignore[call-arg]
+    assert "keep_best=2" in error_of(lambda: hl.Checkpointer(save_top_k=2))  # type: ignore[call-arg]
+    with pytest.raises(AttributeError, match=r"has no attribute 'seed_everything'; write hl\.Trainer\(seed=1\)"):
+        hl.seed_everything(1)  # type: ignore[attr-defined]
+
+
 def test_a_keyword_of_another_trainer_is_refused_with_ours_or_with_what_it_is_here() -> None:
     wrong = []
     for key, advice in (*KEYWORDS.items(), *ELSEWHERE.items()):
