@@ -203,6 +203,58 @@ def test_a_module_ends_as_in_lightning(pl: Any, form: str, tmp_path: Path) -> No
     assert {name for name, value in expected.items() if not torch.equal(metrics[name].float(), value.float())} == set()
 
 
+SCRIPT = """
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+import hookline as hl
+
+
+class Classifier(L.LightningModule):
+    def __init__(self, rate=0.2):
+        super().__init__()
+        self.save_hyperparameters()
+        torch.manual_seed(0)
+        self.net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+
+    def training_step(self, batch, batch_idx):
+        loss = cross_entropy(self.net(batch[0]), batch[1])
+        self.log("train_loss", loss)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", cross_entropy(self.net(batch[0]), batch[1]))
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.hparams.rate)
+        return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 5)}
+
+
+x = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
+data = TensorDataset(x, (x.sum(1) > 0).long())
+train_loader, val_loader = DataLoader(data, 8), DataLoader(data, 16)
+module = Classifier()
+callbacks = [EarlyStopping("val_loss", min_delta=0.02), LearningRateMonitor()]
+{trainer}
+trainer.fit(module, train_loader, val_loader)
+"""
+THERE = 'trainer = L.Trainer(accelerator="cpu", max_epochs=20, callbacks=callbacks)'
+HERE = 'trainer = hl.Trainer(device="cpu", max_duration="20ep", callbacks=callbacks)'
+
+
+def test_a_script_is_migrated_by_changing_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    there, here = ({"__name__": "__main__"} for _ in range(2))
+    exec(SCRIPT.replace("{trainer}", THERE), there)
+    exec(SCRIPT.replace("{trainer}", HERE), here)
+    assert same(weights(here["module"]), weights(there["module"]))
+    stopped = [its["callbacks"][0].stopped_epoch for its in (there, here)]
+    assert stopped[0] == stopped[1] > 0
+
+
 def test_a_module_with_manual_optimization_ends_as_in_lightning(pl: Any, tmp_path: Path) -> None:
     one, other = gan(pl), gan(pl)
     trainer = there(pl, one, [], tmp_path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import json
+from ast import literal_eval
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -332,6 +334,36 @@ def test_averaged_weights_of_trl(tmp_path: Path) -> None:
     assert same(weights(here.running_model), weights(there.running_model))
     saved = [next((tmp_path / folder).rglob("bema/*.safetensors")) for folder in ("there", "here")]
     assert saved[0].read_bytes() == saved[1].read_bytes()
+
+
+def test_the_log_file_of_fms_hf_tuning(tmp_path: Path) -> None:
+    tracker = pytest.importorskip("tuning.trackers.filelogging_tracker")
+    there, here = (tracker.FileLoggingCallback("losses.jsonl") for _ in range(2))
+    in_transformers([there], tmp_path / "there")
+    in_hookline([here], tmp_path / "here")
+    rows = []
+    for folder in ("there", "here/transformers"):
+        lines = [json.loads(line) for line in (tmp_path / folder / "losses.jsonl").read_text().splitlines()]
+        rows.append([(its["name"], its["data"]["step"], its["data"]["epoch"]) for its in lines])
+        rows.append([its["data"]["value"] for its in lines])
+    assert rows[2] == rows[0]
+    assert rows[3] == pytest.approx(rows[1], abs=1e-4)  # The trainer rounds the losses.
+    assert len(rows[0]) == 15
+
+
+def test_the_logs_of_autotrain(tmp_path: Path) -> None:
+    common = pytest.importorskip("autotrain.trainers.common")
+    loguru = pytest.importorskip("loguru")
+    found = []
+    for train in (in_transformers, in_hookline):
+        lines: list[str] = []
+        number = loguru.logger.add(lambda line, lines=lines: lines.append(line.record["message"]))
+        train([common.TrainStartCallback(), common.LossLoggingCallback()], tmp_path / train.__name__)
+        loguru.logger.remove(number)
+        assert lines.pop(0) == "Starting to train..."
+        found.append([{name: round(value, 4) for name, value in compared(literal_eval(its)).items()} for its in lines])
+    assert found[1] == found[0]
+    assert len(found[0]) == 16
 
 
 # -- the hooks ---------------------------------------------------------------------------------------

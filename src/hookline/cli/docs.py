@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hookline.callbacks import FAMILIES
 from hookline.cli.callbacks_table import callback_rows
+from hookline.cli.interop_table import overview_page
 from hookline.events.foreign import FOREIGN_HOOKS
 from hookline.events.spec import EVENTS, SCOPES, Event
 
@@ -206,9 +207,9 @@ def interop_page(name: str, library: str) -> str:
     """
     support = import_module(f"hookline.interop.{name.replace('-', '_')}.support")  # It imports torch.
     page = (DOCS / "interop" / f"{name}.md").read_text()
-    callbacks = _callbacks_table(
-        support.RUNS, getattr(support, "LIMITED", {}), support.REFUSED, getattr(support, "NOT_TESTED", {})
-    )
+    runs = getattr(support, "RUNS", None) or support.TESTED
+    others = [getattr(support, table, {}) for table in ("LIMITED", "REFUSED", "NOT_TESTED")]
+    callbacks = _callbacks_table(runs, *others)
     page = _filled(page, "table of callbacks", "end of the table", callbacks)
     methods = [f"- `{name}`: {instead}" for name, instead in getattr(support, "NOT_CALLED", {}).items()]
     page = _filled(page, "methods that are not called", "end of the list", methods)
@@ -264,6 +265,7 @@ def main() -> int:
         (PACKAGE / "callbacks" / "__init__.py", callbacks_source()),
         (DOCS / "events.md", events_page()),
         (DOCS / "callbacks" / "README.md", callbacks_page()),
+        (DOCS / "interop" / "README.md", overview_page(DOCS)),
         (DOCS / "interop" / "lightning.md", lightning_page()),
         *((DOCS / "interop" / f"{name}.md", interop_page(name, library)) for name, library in LIBRARIES.items()),
     ):

@@ -7,7 +7,10 @@ from typing import Final
 VERSIONS: Final = "0.5.5"
 """The versions that the tests run."""
 
-RUNS: Final = {
+NEEDS: Final = "an `Engine` to which the handlers are attached before the run"
+"""What a user must pass."""
+
+TESTED: Final = {
     "EarlyStopping": "on an evaluator, or with metrics of Hookline",
     "Checkpoint": "writes the same files as in ignite; a run resumes from its own checkpoints",
     "TerminateOnNan": "",
@@ -15,9 +18,6 @@ RUNS: Final = {
     "RunningAverage": "",
 }
 """Handlers that have the same effect as in ignite, with a note."""
-
-REFUSED: Final[dict[str, str]] = {}
-"""Handlers that cannot work."""
 
 FIRED: Final = {
     "STARTED": ("train_start",),

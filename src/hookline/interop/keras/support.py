@@ -7,6 +7,19 @@ from typing import Final
 VERSIONS: Final = "3.15"
 """The versions that the tests run."""
 
+NEEDS: Final = "`KERAS_BACKEND=torch`, set before the first import of Keras"
+"""What a user must set."""
+
+THIRD_PARTY: Final = {
+    "tqdm 4.70": ("TqdmCallback",),
+    "livelossplot 0.6": ("PlotLossesCallback",),
+    "optuna-integration 5.0": ("KerasPruningCallback",),
+}
+"""Callbacks of other packages that the tests run."""
+
+MODELS: Final = ("keras.Model",)
+"""Models of PyTorch, which need no adapter."""
+
 RUNS: Final = {
     "EarlyStopping": "also `restore_best_weights`, with any model",
     "ReduceLROnPlateau": "",

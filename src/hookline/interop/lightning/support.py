@@ -7,6 +7,14 @@ from typing import Final
 VERSIONS: Final = "2.6"
 """The versions that the tests run."""
 
+THIRD_PARTY: Final = {
+    "lightly 1.6": ("MetricCallback",),
+    "pytorch-lightning-spells 0.3": ("MixUpCallback",),
+    "minerva-ml 0.3": ("SpecificCheckpointCallback",),
+    "darts 0.48": ("TFMProgressBar",),
+}
+"""Callbacks of other packages that the tests run."""
+
 RUNS: Final = {
     "EarlyStopping": "",
     "ModelCheckpoint": "writes files in Lightning's format into `<folder>/lightning/`; a run resumes from its own",

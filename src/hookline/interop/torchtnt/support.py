@@ -7,6 +7,9 @@ from typing import Final
 VERSIONS: Final = "0.2.4"
 """The versions that the tests run."""
 
+MODELS: Final = ("AutoUnit",)
+"""Classes that run because their base classes do."""
+
 RUNS: Final = {
     "EarlyStopping": "monitors a metric: `train_loss` is `train/loss`, `val_loss` and `eval_loss` are `val/loss`",
     "TimeLimitInterrupter": "",

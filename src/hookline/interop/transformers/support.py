@@ -7,6 +7,19 @@ from typing import Final
 VERSIONS: Final = "5.23"
 """The versions that the tests run."""
 
+TITLE: Final = "transformers"
+"""Name of the library on the pages."""
+
+MODELS: Final = ("PreTrainedModel",)
+"""Models of PyTorch, which need no adapter."""
+
+THIRD_PARTY: Final = {
+    "trl 1.16": ("BEMACallback", "RichProgressCallback"),
+    "fms-hf-tuning 3.2": ("FileLoggingCallback",),
+    "autotrain-advanced 0.8": ("LossLoggingCallback", "TrainStartCallback"),
+}
+"""Callbacks of other packages that the tests run."""
+
 _FOLDER: Final = "logs metrics, but uploads no checkpoint folder: those of Hookline have other names and files"
 
 RUNS: Final = {
