@@ -14,6 +14,7 @@ from record_stream import record_stream
 from report_size import report_size
 from rich.console import Console
 from rich.progress import Progress
+from run_list import run_list
 from table import Section, show
 
 
@@ -126,6 +127,10 @@ def _report(sizes: Sizes, rounds: int) -> Section:
     return report_size(sizes.records, min(3, rounds))
 
 
+def _list(sizes: Sizes, rounds: int) -> Section:
+    return run_list(1000 if sizes is FULL else 50, min(5, rounds))
+
+
 def _ranks(sizes: Sizes, rounds: int) -> Section:
     from ranks import ranks_cost
 
@@ -150,6 +155,7 @@ BENCHMARKS: dict[str, Callable[[Sizes, int], Section]] = {
     "foreign": _foreign,
     "stream": _stream,
     "record": _steps,
+    "list": _list,
     "report": _report,
     "ranks": _ranks,
 }

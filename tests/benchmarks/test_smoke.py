@@ -31,6 +31,7 @@ ROWS = {
     "foreign": ("Lightning, on_train_batch_end",),
     "stream": ("TensorBoard, 50,000 records", "LogObject, 50,000 records"),
     "record": ("in the step: its loss and its position", "all, with 32 samples"),
+    "list": ("reading and parsing each line once", "opening the list of"),
     "report": ("A report over 50,0", "the file", "opened, until a chart is drawn"),
     "ranks": ("DDP, a step of about 60 ms", "FSDP2, 2 ms: sent in a step", "the guard, a call of a hook"),
 }
@@ -38,7 +39,7 @@ GROUPS = {
     "loop": ("step", "engine", "null", "event", "import", "memory", "feed", "save", "background"),
     "logging": ("logging",),
     "callbacks": ("callbacks", "recipes", "foreign"),
-    "records": ("sinks", "stream", "record", "report"),
+    "records": ("sinks", "stream", "record", "list", "report"),
     "ranks": ("ranks",),
 }
 

@@ -209,7 +209,7 @@ def test_a_run_that_was_killed_fits_into_a_narrow_list(
     page.locator(".badge.gone").wait_for()
     assert page.locator(".badge.gone").evaluate("badge => badge.getBoundingClientRect().right") < 390
     assert "of 5,000,000" in page.locator(".list").inner_text()
-    assert page.locator(".list").evaluate("box => box.scrollWidth - box.clientWidth") == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390  # The table scrolls inside its card.
 
 
 def test_weights_that_were_put_back_are_named_and_marked(browse: Browse, samples: ModuleType, tmp_path: Path) -> None:

@@ -75,19 +75,13 @@ def hover(page: Any, its: Any, part: float) -> int:
 # -- the list ----------------------------------------------------------------------------------------
 
 
-def test_a_name_from_right_to_left_does_not_turn_the_value_beside_it(visit: Any, runs: Path) -> None:
+def test_a_name_from_right_to_left_does_not_turn_the_sign_beside_it(visit: Any, runs: Path) -> None:
     grow(runs / "digits" / "first", 510, 600, "val/\u202eloss")
-    value = row(visit.page, "first").locator("strong").first
-    row(visit.page, "first").filter(has_text="val/").wait_for()
-    ends = value.evaluate(
-        """value => [0, value.textContent.length - 1].map((at) => {
-            const range = document.createRange();
-            range.setStart(value.firstChild, at);
-            range.setEnd(value.firstChild, at + 1);
-            return range.getBoundingClientRect().left;
-        })"""
-    )
-    assert ends[0] < ends[1]
+    head = visit.page.locator("#runs th").filter(has_text="val/")
+    head.wait_for()
+    assert head.locator("bdi").inner_text().replace("\n", "") == "val/\u202eloss"
+    head.get_by_role("button").click()
+    assert head.locator(".order").inner_text() in "▲▼"
 
 
 def test_the_printed_address_leads_to_the_list_and_the_token_is_gone_from_it(visit: Any, served: Any) -> None:
@@ -117,7 +111,8 @@ def test_status_and_values_in_the_list_follow_the_run(visit: Any, runs: Path) ->
     its = row(visit.page, "second")
     grow(runs / "digits" / "second", 510, 900, "val/loss")
     its.filter(has_text="step 900").wait_for()
-    assert "val/loss" in its.inner_text()
+    assert "val/loss" in visit.page.locator("#runs thead").inner_text().replace("\n", "")
+    assert "0.1" in its.locator("strong").all_inner_texts()
     about(runs / "digits" / "second", "failed", "ValueError: <b>no</b>")
     its.filter(has_text="failed").wait_for()
     assert "ValueError: <b>no</b>" in its.inner_text()
@@ -157,6 +152,81 @@ def test_an_empty_folder_says_so_until_there_is_a_run(browse: Browse, watch: Wat
     page.get_by_text("No runs here yet").wait_for()
     grow(tmp_path / "empty" / "new", 10, 20)
     row(page, "new").wait_for()
+
+
+# -- the leaderboard ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def thousand(tmp_path: Path) -> Path:
+    """A thousand runs: three learning rates, and a validation loss that no two runs share."""
+    for number in range(1000):
+        folder = tmp_path / "digits" / f"r{number:03d}"
+        folder.mkdir(parents=True)
+        rows = [
+            MetricRow("train/loss", 100, 1, 2.0, "step", 50.0),
+            MetricRow("val/loss", 100, 1, 1 + number * 7 % 1000 / 1000, "eval", 50.0),
+            MetricRow("val/acc", 100, 1, number * 3 % 1000 / 1000, "eval", 50.0),
+            *(MetricRow(f"val/other{extra}", 100, 1, float(number + extra), "eval", 50.0) for extra in range(4)),
+        ]
+        (folder / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+        status: Any = "running" if number % 100 == 0 else "finished"
+        session = SessionEntry(STARTED, 0, status, last_step=100, last_epoch=1, seconds=50.0)
+        config = {"lr": (0.1, 0.01, 0.001)[number % 3], "width": 64}
+        settings = {"max_duration": "400st"}
+        RunFile("digits", folder.name, "id", STARTED, config=config, settings=settings, sessions=(session,)).write(
+            folder
+        )
+    return tmp_path
+
+
+def first_rows(page: Any, count: int = 3) -> list[str]:
+    return [page.locator("#runs tbody tr a").nth(place).inner_text().replace("\n", "") for place in range(count)]
+
+
+def test_a_thousand_runs_are_sorted_and_filtered_with_the_keyboard(
+    browse: Browse, watch: Watch, thousand: Path
+) -> None:
+    served = watch(thousand)
+    page = browse(served.server.url, server=served.address).page
+    page.locator("#runs tbody tr").nth(999).wait_for()
+    heads = [text.replace("\n", "").strip() for text in page.locator("#runs th").all_inner_texts()]
+    assert heads == [
+        *("", "run", "so far", "done", "time left"),
+        *("val/loss", "val/acc", "val/other0", "val/other1", "lr"),
+    ]  # And not the width, which is the same everywhere.
+    running = row(page, "r100")
+    assert "25 %" in running.inner_text()
+    assert "2 m 30 s" in running.inner_text()
+
+    loss = page.locator("#runs th").filter(has_text="loss")
+    loss.get_by_role("button").focus()
+    page.keyboard.press("Enter")
+    assert loss.get_attribute("aria-sort") == "ascending"
+    assert first_rows(page) == ["digits/r000", "digits/r143", "digits/r286"]
+    page.keyboard.press("Space")  # The button has kept the focus.
+    assert loss.get_attribute("aria-sort") == "descending"
+    assert first_rows(page) == ["digits/r857", "digits/r714", "digits/r571"]
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # Accuracy: the largest is the best.
+    assert first_rows(page) == ["digits/r333", "digits/r666", "digits/r999"]
+
+    page.locator("#sort").focus()
+    for key in ("End", "ArrowUp", "ArrowUp"):
+        page.keyboard.press(key)
+    page.locator("#runs th").filter(has_text="other3").wait_for()
+    assert page.locator("#sort").input_value() == "metric val/other3"
+    assert first_rows(page) == ["digits/r000", "digits/r001", "digits/r002"]
+
+    page.keyboard.press("Escape")
+    page.locator("h1").click()
+    page.keyboard.press("/")
+    page.keyboard.type("lr=0.01 r99")
+    assert page.locator("#runs tbody tr:visible").count() == 3
+    grow(thousand / "digits" / "r991", 110, 120)
+    row(page, "r991").filter(has_text="step 120").wait_for()
+    assert page.evaluate("document.activeElement.id") == "search"
+    assert page.locator("#runs tbody tr:visible").count() == 3
 
 
 # -- a run -------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hookline.cli.console import WIDEST, wide_console
+from hookline.cli.console import WIDEST, plain_text, wide_console
 from hookline.cli.report_command import save
 from hookline.errors import HooklineError, SetupError
 
@@ -35,11 +35,16 @@ def register(commands: Any) -> None:
     parser.add_argument("folders", metavar="RUN", type=Path, nargs="+", help="folders of two or more runs")
     parser.add_argument("--output", metavar="FILE", type=Path, help=f"path of the page (default: {PAGE})")
     parser.add_argument("--table", action="store_true", help="only print, do not write a page")
+    parser.add_argument("--sort", metavar="NAME", help="sort the runs by a metric, a setting, progress, left or step")
     parser.add_argument("--all", action="store_true", help="also print metrics of the machine: speed, time, memory")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from hookline.cli.leaderboard_table import print_board
+    from hookline.report.leaderboard import standing_of
+    from hookline.report.page import titles
+
     try:
         runs = _read(arguments.folders)
         if arguments.table and arguments.output is not None:
@@ -47,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         page = arguments.output or Path(PAGE)
         if not arguments.table and arguments.output is None:
             _refuse_another_file(page)
+        print_board(titles(runs), [standing_of(found) for found in runs], arguments.sort)
         _print(runs, machine=arguments.all)
         if not arguments.table:
             from hookline.report import render_compare
@@ -109,7 +115,7 @@ def _print(runs: Sequence[RunData], *, machine: bool) -> None:
         console.print()
     for title, found_run in zip(titles(runs), runs, strict=True):
         if back := put_back_of(found_run):
-            console.print(Text(_plain(f"{title}: {back.text}. The table shows its last values."), style="dim"))
+            console.print(Text(plain_text(f"{title}: {back.text}. The table shows its last values."), style="dim"))
 
 
 def _counted(what: str, count: int, how: str) -> str:
@@ -133,7 +139,7 @@ def _stacked(what: str, rows: Sequence[Difference], titles: Sequence[str]) -> Ta
             runs.setdefault(text, []).append(title)
         names = [_name(what, row), *[""] * (len(runs) - 1)]
         for name, (text, its) in zip(names, runs.items(), strict=True):
-            table.add_row(Text(_plain(name)), Text(_plain(text)), Text(_plain(", ".join(its))))
+            table.add_row(Text(plain_text(name)), Text(plain_text(text)), Text(plain_text(", ".join(its))))
     return table
 
 
@@ -146,9 +152,11 @@ def _table(what: str, rows: Sequence[Difference], titles: Sequence[str]) -> Tabl
         return Text(f"No {what} differs.", style="bold")
     table = _empty(what)
     for title in titles:
-        table.add_column(Text(_plain(title)), overflow="fold", justify="right" if what == "final metric" else "left")
+        table.add_column(
+            Text(plain_text(title)), overflow="fold", justify="right" if what == "final metric" else "left"
+        )
     for row in rows:
-        table.add_row(Text(_plain(_name(what, row))), *(Text(_plain(text)) for text in row.texts))
+        table.add_row(Text(plain_text(_name(what, row))), *(Text(plain_text(text)) for text in row.texts))
     return table
 
 
@@ -161,7 +169,3 @@ def _empty(what: str) -> Table:
 
 def _name(what: str, row: Difference) -> str:
     return row.name if what == "final metric" else f"{row.group}: {row.name}"
-
-
-def _plain(text: str) -> str:
-    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)

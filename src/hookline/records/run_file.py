@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType, NoneType
 from typing import Any, Literal, Self
@@ -212,20 +213,26 @@ class RunFile:
             raise
 
 
-def _read(kind: type[Any], found: Mapping[str, Any]) -> Any:
+def _read(kind: Any, found: Mapping[str, Any]) -> Any:
     """Return an entry of the file. Unknown fields are ignored.
 
     Raises:
         ValueError: If a field has the wrong type.
     """
-    known = {field.name: field for field in fields(kind)}
+    known = _types_of(kind)
     given = {key: value for key, value in found.items() if key in known}
     for key, value in given.items():
-        type_name = str(known[key].type)
-        types = (tuple,) if type_name.startswith("tuple") else _TYPES[type_name]
-        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        types, type_name = known[key]
+        if not isinstance(value, types) or (value.__class__ is bool and bool not in types):
             raise ValueError(f"its {key} is {value!r:.40} and not of the type {type_name}")
     return kind(**given)
+
+
+@cache
+def _types_of(kind: Any) -> Mapping[str, tuple[tuple[type, ...], str]]:
+    """Return the JSON types of each field, and the name of its type. A list of runs reads thousands of entries."""
+    names = {field.name: str(field.type) for field in fields(kind)}
+    return {key: ((tuple,) if name.startswith("tuple") else _TYPES[name], name) for key, name in names.items()}
 
 
 def _read_session(found: Mapping[str, Any]) -> SessionEntry:

@@ -33,6 +33,7 @@ SCRIPTS = (
     "timeline.js",
     "about.js",
     "report.js",
+    "board.js",
     "compare.js",
 )
 """Joined into one function, so that they define no globals. ``page.js`` comes last."""

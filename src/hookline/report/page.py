@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from hookline.report.compare import ABSENT, Difference, Differences, differing_m
 from hookline.report.document import document, embedded
 from hookline.report.fallback import fallback
 from hookline.report.fit import MAX_ITEMS, cut, cut_apart
+from hookline.report.leaderboard import board_of, row_of, standing_of
 from hookline.report.media import OTHERS, media_of, summary_of
 from hookline.report.numbers import exact, numbers_of, tiles_of
 from hookline.report.read import RunData, read_run
@@ -156,12 +158,18 @@ def compare_data(runs: Sequence[RunData]) -> Page:
     having = {name: [place for place, run in enumerate(runs) if name in run.series] for name in names}
     limit = share(sum(len(run.series) for run in runs))
     named = list(zip(titles(runs), runs, strict=True))
+    standings = [standing_of(run) for run in runs]
+    board = board_of([standing.values for standing in standings], [standing.settings for standing in standings])
     return {
         "page": "compare",
         "title": f"{len(runs)} runs",
         "project": common_project(runs),
         "notes": [*(f"{title}: {note}" for title, run in named for note in _trouble(run)), *_thinned(runs, limit)],
-        "runs": [_compared(title, run) for title, run in named],
+        "board": board,
+        "runs": [
+            _compared(title, run) | row_of(standing, board)
+            for (title, run), standing in zip(named, standings, strict=True)
+        ],
         "charts": [_chart(chart, having[chart.title]) for chart in by_name(names)],
         "clocks": [clock_of(of_the_loop(run.series)) for run in runs],
         "curves": [_curves(run, limit) for run in runs],
@@ -213,8 +221,9 @@ def told_apart(titles: Sequence[str], folders: Sequence[Path], above: Path | Non
     """
     paths = [os.path.abspath(folder) for folder in folders]
     start = os.path.commonpath(paths) if above is None and paths else os.path.abspath(above or ".")
+    counts = Counter(titles)
     return [
-        title if titles.count(title) == 1 else f"{title} ({os.path.relpath(path, start)})"
+        title if counts[title] == 1 else f"{title} ({os.path.relpath(path, start)})"
         for title, path in zip(titles, paths, strict=True)
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from hookline.records.chosen import choose_metrics
 from hookline.records.regular_file import open_regular
 from hookline.records.run_file import FILE, RunFile
 from hookline.report.about import facts_of, status_of
-from hookline.report.charts import MACHINE, is_epoch
 from hookline.report.clock import STAGES
+from hookline.report.leaderboard import Standing, matters, progress_of, settings_of_file, time_left
 from hookline.report.lock import is_free
 from hookline.report.read import EVENTS, METRICS, RunData, is_gone, is_run
 
@@ -27,6 +28,8 @@ TAIL = 1 << 16
 """Number of bytes at the end of a file to read first: there may be hundreds of large files."""
 SHOWN = 4
 ORDER = ("val/", "test/", "train/")
+_ROW = re.compile(rb'^(\{"name": "[^"\\]*")(.*)$', re.MULTILINE)
+"""A row of a metric as Hookline writes it: the name, and the rest."""
 
 
 class Runs:
@@ -56,7 +59,7 @@ class Runs:
     def get(self, name: str) -> Path | None:
         """Return the folder of a run, or ``None`` if the run does not exist."""
         folder = self._known.get(name) or self.find().get(name)
-        return folder if folder is not None and self._is_run(folder) else None
+        return folder if folder is not None and self._inside(folder) and self._is_run(folder) else None
 
     def _name(self, folder: Path) -> str:
         return blake2b(os.fsencode(folder.relative_to(self.folder)), digest_size=8).hexdigest()
@@ -68,12 +71,15 @@ class Runs:
             with suppress(OSError), os.scandir(folder) as entries:  # The folder may be deleted or not readable.
                 for entry in sorted(entries, key=lambda entry: entry.name):
                     below = Path(entry.path)
-                    if entry.is_dir() and (not entry.is_symlink() or self._inside(below)):
+                    if not entry.is_symlink() and entry.is_dir():
+                        yield from self._walk(below, depth + 1)
+                    elif entry.is_dir() and self._inside(below):
                         yield from self._walk(below.resolve(), depth + 1)
 
     def _is_run(self, folder: Path) -> bool:
-        files = [folder / file for file in FILES if os.path.lexists(folder / file)]
-        return is_run(folder) and all(self._inside(path) for path in (folder, *files))
+        """True if a folder inside has the files of a run, of which none is a link out of the folder of all runs."""
+        links = [path for path in (f"{folder}/{file}" for file in FILES) if os.path.islink(path)]
+        return is_run(folder) and all(self._inside(Path(path)) for path in links)
 
     def _inside(self, path: Path) -> bool:
         try:
@@ -87,7 +93,7 @@ def stamp(folder: Path) -> str:
     found = []
     for file in FILES:
         try:
-            about = os.stat(folder / file)
+            about = os.stat(f"{folder}/{file}")
             found.append(f"{about.st_mtime_ns:x}.{about.st_size:x}.{about.st_ino:x}")
         except OSError:
             found.append("")
@@ -109,6 +115,8 @@ class Summary:
     epoch: int
     goal: dict[str, Any] | None
     """Target of the run: see ``goal_of``."""
+    standing: Standing
+    """The run in the leaderboard."""
     metrics: dict[str, str]
     """Newest values of a few metrics: monitored metrics first, then evaluations."""
     written: float
@@ -127,7 +135,7 @@ class Glance:
     def _start_over(self) -> None:
         self._offset: int | None = None
         self._before = b""
-        self._at, self._of_loop = (0, 0), False
+        self._at, self._of_loop, self._seconds = (0, 0), False, 0.0
         self._values: dict[str, tuple[bool, float]] = {}
 
     def look(self) -> Summary:
@@ -155,7 +163,8 @@ class Glance:
             about = RunData(self.folder)
             status, facts = status_of(about), facts_of(about)
         monitored = () if file is None else file.monitored
-        names = sorted((name for name in self._values if self._matters(name) or name in monitored), key=self._place)
+        shown = [name for name in self._values if name in monitored or matters(name, self._values)]
+        names = sorted(shown, key=self._place)
         chosen = choose_metrics(names, monitored, {"": SHOWN})
         return Summary(
             self.name,
@@ -167,13 +176,22 @@ class Glance:
             facts["steps"] if facts["ended"] else max(self._at[0], facts["steps"]),
             facts["epochs"] if facts["ended"] else max(self._at[1], facts["epochs"]),
             facts["goal"],
+            self._standing(status, facts, {name: self._values[name][1] for name in names}, file),
             {name: f"{self._values[name][1]:.4g}" for name in chosen[:SHOWN]},
             written,
         )
 
-    def _matters(self, name: str) -> bool:
-        """Return True unless the metric repeats another one or is about the hardware."""
-        return not is_epoch(name, self._values) and name.partition("/")[0] not in MACHINE
+    def _standing(
+        self, status: dict[str, Any], facts: dict[str, Any], values: dict[str, float], file: RunFile | None
+    ) -> Standing:
+        step, epoch, seconds = facts["steps"], facts["epochs"], facts["seconds"]
+        if not facts["ended"]:
+            step, epoch, seconds = max(self._at[0], step), max(self._at[1], epoch), max(self._seconds, seconds)
+        reached = {"steps": step, "epochs": epoch, "seconds": seconds}
+        progress = progress_of(facts["goal"], reached, status["key"])
+        left = time_left(progress, seconds, status["key"])
+        settings = settings_of_file(file)
+        return Standing(status["key"], status["label"], step, epoch, seconds, progress, left, values, settings)
 
     def _place(self, name: str) -> tuple[bool, int, bool, str]:
         evaluated, _ = self._values[name]
@@ -192,12 +210,12 @@ class Glance:
                 if start:
                     start += len(file.readline())  # Skip the incomplete first line.
             file.seek(start)
-            data = file.read()
+            data, written = file.read(), os.fstat(file.fileno()).st_mtime
         whole = data.rfind(b"\n") + 1  # The last line may still be incomplete.
-        for line in data[:whole].splitlines():
+        for line in _newest_lines(data[:whole]):
             self._take(line)
         self._offset, self._before = start + whole, (self._before + data[:whole])[-256:]
-        return path.stat().st_mtime
+        return written
 
     def _goes_on(self, file: Any) -> bool:
         """Return True if the bytes before the offset are unchanged: a resumed run truncates them."""
@@ -212,3 +230,16 @@ class Glance:
                 of_loop = row.name.startswith(STAGES)  # Other metrics may have their own steps.
                 if of_loop or not self._of_loop:
                     self._at, self._of_loop = (int(row.step), int(row.epoch)), of_loop
+                    self._seconds = float(row.seconds)
+
+
+def _newest_lines(data: bytes) -> list[bytes]:
+    """Return the last row of each metric, in the order of the file.
+
+    A list of runs has hundreds of thousands of rows at its start, so most of them are not parsed. If another program
+    wrote the file in another form, all lines are returned.
+    """
+    rows: list[tuple[bytes, bytes]] = _ROW.findall(data)
+    if data.count(b"\n") > len(rows) + data.count(b'\n{"kind": ') + 1:  # The first line has no line break before it.
+        return data.splitlines()
+    return sorted((name + rest for name, rest in dict(rows).items() if b'"value": [' not in rest), key=data.rfind)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from hashlib import blake2b
 from html import escape
 from pathlib import Path
@@ -26,17 +26,19 @@ from urllib.parse import urlencode
 from hookline import __version__
 from hookline.errors import SetupError
 from hookline.report.document import document, embedded, policy
+from hookline.report.leaderboard import board_of, row_of
 from hookline.report.lock import is_free
 from hookline.report.page import Live, Page, compare_data, page_data, render, told_apart
 from hookline.report.read import RunData, RunReader
 from hookline.report.serve import JSON, Answer, Query
-from hookline.report.serve_runs import Glance, Runs, stamp
+from hookline.report.serve_runs import Glance, Runs, Summary, stamp
 
 MAX_RUNS = 20
 """Maximum number of runs in a comparison, and of runs in memory."""
 REST = 9
 """Seconds to wait per second that a page took to build, because the machine has to train."""
 SCRIPTS = ("watch.js",)
+_SHOWN = [field.name for field in fields(Summary) if field.name != "standing"]
 
 
 class WatchedSite:
@@ -108,8 +110,13 @@ class WatchedSite:
             runs = [glance.look() for glance in self._glances.values()]
         titles = told_apart([f"{run.project}/{run.name}" for run in runs], list(found.values()), self.runs.folder)
         names = [title.removeprefix(f"{run.project}/") for run, title in zip(runs, titles, strict=True)]
-        rows = [asdict(run) | {"name": name} for run, name in zip(runs, names, strict=True)]
-        return {"page": "watch", "title": self.runs.folder.name, "notes": [], "most": MAX_RUNS, "list": rows}
+        board = board_of([run.standing.values for run in runs], [run.standing.settings for run in runs])
+        rows = [
+            {field: getattr(run, field) for field in _SHOWN} | {"name": name} | row_of(run.standing, board)
+            for run, name in zip(runs, names, strict=True)
+        ]
+        title = self.runs.folder.name
+        return {"page": "watch", "title": title, "notes": [], "most": MAX_RUNS, "board": board, "list": rows}
 
     def _read(self, names: Sequence[str], since: str = "") -> tuple[str, Page] | None:
         """Return version and data of a page, without data if the version is ``since``.

@@ -4,7 +4,7 @@ PAGES.compare = comparePage;
 
 function comparePage(data) {
   const sections = [
-    part("runs", "Runs", data.runs, runsView),
+    part("runs", "Runs", [data.runs, data.board], runsView),
     part("settings", "Settings that differ", [data.settings, data.runs], ([found, runs]) =>
       differenceView(found, runs, "setting"),
     ),
@@ -27,22 +27,71 @@ function runName({ title }) {
   return title.length > 24 ? breakable(title) : title;
 }
 
-function runsView(runs) {
-  const rows = runs.map((run, at) => {
-    const name = button(
-      [swatch(at), runName(run)],
-      () => {
-        view.hidden.has(at) ? view.hidden.delete(at) : view.hidden.add(at);
-        name.setAttribute("aria-pressed", String(!view.hidden.has(at)));
-        setView({});
-      },
-      { class: "entry", "aria-pressed": String(!view.hidden.has(at)), title: "Show or hide its curves" },
+const runsOrder = { by: "", down: false };
+
+function runsView([runs, board]) {
+  const place = card();
+  const heads = new Map();
+  const show = () => {
+    const columns = [...runColumns(), ...boardColumns({ ...board, settings: [] }, runsOrder.by)];
+    const active = document.activeElement;
+    const rows = boardOrder(
+      runs.map((run, at) => ({ ...run, at })),
+      columns,
+      runsOrder,
     );
-    const { seconds, steps, epochs, started } = run.facts;
-    return [name, badge(run.status), duration(seconds), integer(steps), integer(epochs), moment(started)];
+    const body = rows.map((run) =>
+      h("tr", {}, ...columns.map((column) => h("td", { class: column.number && "number" }, column.cell(run)))),
+    );
+    const head = h("tr", {}, ...boardHeads(columns, runsOrder, heads, show));
+    place.replaceChildren(scroller(h("table", { class: "lines" }, h("thead", {}, head), h("tbody", {}, ...body))));
+    if (active?.isConnected && active !== document.body) active.focus({ preventScroll: true });
+  };
+  show();
+  const names = board.metrics.slice(FEW_METRICS).map(({ name, mode }) => [`metric ${name}`, name, mode === "max"]);
+  if (!names.length) return place;
+  const sort = h(
+    "select",
+    { "aria-label": "Sort by another metric" },
+    h("option", { value: "" }, "Sort by another metric"),
+    ...names.map(([value, name, down]) => h("option", { value, "data-down": String(down) }, name)),
+  );
+  sort.addEventListener("change", () => {
+    Object.assign(runsOrder, { by: sort.value, down: sort.selectedOptions[0].dataset.down === "true" });
+    show();
   });
-  const heads = ["run", "status", ...["time", "steps", "epochs"].map((name) => ({ name, number: true })), "started"];
-  return card(table(heads, rows, { class: "lines" }));
+  return [h("div", { class: "toolbar" }, sort), place];
+}
+
+function runColumns() {
+  const facts = (name, title, cell) => ({
+    key: name,
+    name: title,
+    number: true,
+    value: (run) => run.facts[name],
+    cell: (run) => cell(run.facts[name]),
+  });
+  return [
+    { key: "run", name: "run", value: (run) => run.title, cell: runButton },
+    { key: "status", name: "status", value: (run) => run.status.label, cell: (run) => badge(run.status) },
+    facts("seconds", "time", duration),
+    facts("steps", "steps", integer),
+    facts("epochs", "epochs", integer),
+    { key: "started", name: "started", value: (run) => run.facts.started, cell: (run) => moment(run.facts.started) },
+  ];
+}
+
+function runButton({ at, title }) {
+  const name = button(
+    [swatch(at), runName({ title })],
+    () => {
+      view.hidden.has(at) ? view.hidden.delete(at) : view.hidden.add(at);
+      name.setAttribute("aria-pressed", String(!view.hidden.has(at)));
+      setView({});
+    },
+    { class: "entry", "aria-pressed": String(!view.hidden.has(at)), title: "Show or hide its curves" },
+  );
+  return name;
 }
 
 function differenceView({ rows, same, hidden, more }, runs, what) {

@@ -75,10 +75,13 @@ function show() {
 
 // What stays is not taken out and put back: it would lose the keyboard and how far it was scrolled.
 function arrange(parent, wanted) {
-  for (const child of [...parent.children]) if (!wanted.includes(child)) child.remove();
-  wanted.forEach((child, at) => {
-    if (parent.children[at] !== child) parent.insertBefore(child, parent.children[at] ?? null);
-  });
+  const stays = new Set(wanted);
+  for (const child of [...parent.children]) if (!stays.has(child)) child.remove();
+  let next = parent.firstElementChild;
+  for (const child of wanted) {
+    if (child === next) next = next.nextElementSibling;
+    else parent.insertBefore(child, next);
+  }
 }
 
 // -- new data in an open page ----------------------------------------------------------------------

@@ -1,17 +1,22 @@
 // The list of runs that `hookline watch` shows first: the page `watch`.
 
 // What a person typed and ticked; it outlives new data.
-const listView = { text: "", chosen: new Set() };
+const listView = { text: "", chosen: new Set(), by: "", down: false };
 const listRows = new Map();
+const listHeads = new Map();
 let list = null;
 
 function watchPage(data) {
-  const runs = [...data.list].sort(byInterest);
+  const columns = [...listColumns(), ...boardColumns(data.board, listView.by)];
+  const runs = boardOrder([...data.list].sort(byInterest), columns, listView);
   const ids = new Set(runs.map((run) => run.id));
   for (const id of listView.chosen) if (!ids.has(id)) listView.chosen.delete(id);
   for (const id of listRows.keys()) if (!ids.has(id)) listRows.delete(id);
   list ??= buildList();
-  const rows = runs.map((run) => listRow(run, data.most).element);
+  const heads = boardHeads(columns, listView, listHeads, () => refresh(data));
+  arrange(list.head, [list.boxHead, ...heads]);
+  fillSort(data.board);
+  const rows = runs.map((run) => listRow(run, columns, data.most).element);
   arrange(list.body, rows);
   list.empty.hidden = runs.length > 0;
   list.tools.hidden = list.card.hidden = !runs.length;
@@ -41,18 +46,26 @@ function buildList() {
     listView.text = search.value;
     narrow();
   });
+  const sort = h("select", { id: "sort", "aria-label": "Sort by" });
+  sort.addEventListener("change", () => {
+    listView.by = sort.value;
+    listView.down = sort.selectedOptions[0].dataset.down === "true";
+    refresh(data);
+  });
   const compare = h("a", { id: "compare" });
   const count = h("span", { class: "when", role: "status" });
-  const found = table(["", "run, newest values", { name: "so far", number: true }], []);
-  found.className = "list";
-  found.removeAttribute("tabindex");
-  const tools = h("div", { class: "toolbar" }, search, compare, count);
+  const found = table([""], []);
+  found.classList.add("list");
+  const tools = h("div", { class: "toolbar" }, search, sort, compare, count);
   const empty = h("p", { class: "empty" }, "No runs here yet. One that starts appears by itself.");
   const place = card(found);
   setInterval(showAges, 5000);
   return {
     compare,
     count,
+    sort,
+    head: found.querySelector("thead tr"),
+    boxHead: found.querySelector("th"),
     tools,
     empty,
     card: place,
@@ -75,8 +88,8 @@ function runTitle({ project, name }) {
 // -- the rows --------------------------------------------------------------------------------------
 
 // A row is made again only if it has changed, so that the keyboard stays where it is.
-function listRow(run, most) {
-  const key = JSON.stringify(run);
+function listRow(run, columns, most) {
+  const key = JSON.stringify([run, columns.map((column) => column.key)]);
   const before = listRows.get(run.id);
   if (before?.key === key) return before;
   const box = h("input", { type: "checkbox", "aria-label": `compare ${runTitle(run)}` });
@@ -91,33 +104,65 @@ function listRow(run, most) {
     run.project ? h("span", { class: "project" }, `${run.project}/`) : null,
     breakable(run.name),
   );
-  const metrics = Object.entries(run.metrics).map(([name, value]) =>
-    h("span", { style: { display: "inline-block", "margin-right": "14px" } }, breakable(name), " ", h("strong", {}, value)),
-  );
   const age = h("div", { class: "small" });
   const reason =
     run.status === "failed" && run.reason ? h("div", { class: "small bad" }, run.reason.slice(0, 300)) : null;
   const cells = [
     box,
-    [
-      h("div", { class: "bar" }, link, badge({ key: run.status, label: run.label })),
-      reason,
-      h("div", { class: "small", style: { "margin-top": "4px" } }, ...metrics),
-    ],
+    [h("div", { class: "bar" }, link, badge({ key: run.status, label: run.label })), reason],
     [
       h("div", {}, `step ${soFar(run, "steps", run.step)}`),
       run.epoch ? h("div", { class: "small" }, `epoch ${soFar(run, "epochs", run.epoch)}`) : null,
       age,
     ],
+    ...columns.slice(2).map((column) => column.cell(run)),
   ];
   const element = h(
     "tr",
     { "data-run": run.id },
-    ...cells.map((cell, at) => h("td", { class: at === 2 && "number", style: at ? {} : { width: "30px" } }, cell)),
+    ...cells.map((cell, at) =>
+      h("td", { class: at && columns[at - 1].number && "number", style: at ? {} : { width: "30px" } }, cell),
+    ),
   );
-  const row = { key, run, box, age, element, words: `${runTitle(run)} ${run.label}`.toLowerCase() };
+  const row = { key, run, box, age, element, words: wordsOf(run) };
   listRows.set(run.id, row);
   return row;
+}
+
+// What the filter finds: the title, the state, and settings as `name=value`.
+function wordsOf(run) {
+  const settings = Object.entries(run.settings).map(([name, value]) => `${name}=${plain(value)}`);
+  return [runTitle(run), run.label, ...settings].join(" ").toLowerCase();
+}
+
+// The cells of the first columns are made by the row.
+function listColumns() {
+  return [
+    { key: "run", name: "run", value: runTitle },
+    { key: "step", name: "so far", number: true, down: true, value: (run) => run.step },
+  ];
+}
+
+// All metrics can be chosen, also those that have no column.
+function fillSort({ metrics, settings }) {
+  const choices = [
+    ["", "Running first", false],
+    ["run", "run", false],
+    ["step", "so far", true],
+    ["progress", "done", true],
+    ["left", "time left", false],
+    ...metrics.map(({ name, mode }) => [`metric ${name}`, name, mode === "max"]),
+    ...settings.map((name) => [`setting ${name}`, name, false]),
+  ];
+  const key = JSON.stringify(choices);
+  if (list.sort.dataset.key !== key) {
+    list.sort.dataset.key = key;
+    list.sort.replaceChildren(
+      ...choices.map(([value, name, down]) => h("option", { value, "data-down": String(down) }, `Sort by ${name}`)),
+    );
+    list.sort.firstChild.textContent = "Running first";
+  }
+  if (list.sort.value !== listView.by) list.sort.value = listView.by;
 }
 
 function soFar({ goal }, unit, reached) {
