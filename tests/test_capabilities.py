@@ -66,6 +66,7 @@ SYSTEM = {
     "hookline stop, save, eval and set": "distributed/test_control.py::test_each_command_works_at_any_moment",
     "the leaderboard in the browser": "report/test_browser_watch.py::test_a_thousand_runs_are_sorted_and_filtered_with_the_keyboard",
     "hookline ls": "report/test_leaderboard.py::test_runs_are_sorted_by_any_metric_or_setting_and_those_without_it_are_last",
+    "hookline watch --control": "report/test_browser_control.py::test_the_buttons_work_with_the_keyboard",
     "settings of callbacks": "loop/test_control.py::test_the_patience_of_a_callback_changes",
     "settings after a resume": "loop/test_control.py::test_a_resume_repeats_settings_bitwise",
     "run.log": "loop/test_metrics.py::test_a_name_without_a_slash_gets_the_stage",

@@ -163,16 +163,17 @@ class Watching:
     def cookie(self) -> str:
         return f"{self.server.cookie}={self.server.session}"
 
-    def ask(self, path: str, *, method: str = "GET", **headers: str | None) -> Reply:
+    def ask(self, path: str, *, method: str = "GET", body: bytes = b"", **headers: str | None) -> Reply:
         """With the right ``Host`` and ``Cookie``, unless others are given; ``None`` leaves one out."""
-        sent = {"Host": self.address, "Cookie": self.cookie, **headers}
+        length = {"Content-Length": str(len(body))} if body else {}
+        sent = {"Host": self.address, "Cookie": self.cookie, **length, **headers}
         connection = http.client.HTTPConnection("127.0.0.1", self.server.server_port, timeout=200)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
             for name, value in sent.items():
                 if value is not None:
                     connection.putheader(name, value)
-            connection.endheaders()
+            connection.endheaders(body or None)
             reply = connection.getresponse()
             return Reply(reply.status, dict(reply.getheaders()), reply.read().decode())
         finally:
@@ -201,7 +202,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     started: list[tuple[Server, threading.Thread]] = []
 
     def start(folder: Path, **options: Any) -> Watching:
-        server = Server(WatchedSite(folder), 0, **options)
+        server = Server(WatchedSite(folder, options.get("control", "")), 0, **options)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         started.append((server, thread))

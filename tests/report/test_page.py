@@ -96,7 +96,7 @@ def test_a_page_that_cannot_be_written_leaves_nothing_behind(samples: ModuleType
 def test_a_live_page_knows_whom_to_ask(samples: ModuleType, tmp_path: Path) -> None:
     run = read_run(samples.make_run(tmp_path / "run", rows=60))
     live = data_of(render_report(run, Live("/data?run=1", "v7", home="/")))["live"]
-    assert live == {"url": "/data?run=1", "version": "v7", "every": 2.0, "home": "/"}
+    assert live == {"url": "/data?run=1", "version": "v7", "every": 2.0, "home": "/", "run": "", "control": ""}
 
 
 # -- several runs ------------------------------------------------------------------------------------

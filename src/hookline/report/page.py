@@ -51,6 +51,10 @@ class Live:
     every: float = 2.0
     home: str | None = None
     """Address of the list of all runs."""
+    run: str = ""
+    """The id of the run that the page can control."""
+    control: str = ""
+    """Token of requests that control the run. Without it, the page has no buttons for that."""
 
 
 # -- one run ---------------------------------------------------------------------------------------
@@ -256,10 +260,10 @@ def _texts(row: Difference) -> list[str | None]:
 # -- both --------------------------------------------------------------------------------------------
 
 
-def render(data: Page, live: Live | None = None) -> str:
+def render(data: Page, live: Live | None = None, scripts: Sequence[str] = ()) -> str:
     """Return the HTML of a page's data."""
     data = {**data, "live": asdict(live) if live else None, "made_by": f"Hookline {__version__}"}
-    return document(f"{data['title']} · Hookline", data, fallback(data), online=live is not None)
+    return document(f"{data['title']} · Hookline", data, fallback(data), online=live is not None, scripts=scripts)
 
 
 def write(text: str, path: Path, *, to_device: bool = False) -> Path:

@@ -1,4 +1,4 @@
-"""The server of ``hookline watch``: read-only pages about runs, on the loopback address.
+"""The server of ``hookline watch``: pages about runs, on the loopback address.
 
 It is the ``ThreadingHTTPServer`` of the standard library. One user opens a few pages that poll every two seconds, so a
 framework would only add dependencies. All checks of requests are in this file:
@@ -9,6 +9,8 @@ framework would only add dependencies. All checks of requests are in this file:
 * Other users of the machine can connect to the port. Therefore the printed address contains a random token. A browser
   gets a cookie for it, which scripts cannot read and pages of other sites cannot use.
 * The server accepts ``GET`` and ``HEAD`` only. A path from a client is never used as a file path: see ``serve_site``.
+* With ``--control`` it also accepts ``POST``, with the cookie, an ``Origin`` header that names this server, and another
+  token in a header. Only a page of this server has that token, and a page of another site cannot send such a header.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import errno
 import hmac
 import io
+import json
 import secrets
 import socket
 import sys
@@ -27,7 +30,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
-from hookline.errors import SetupError
+from hookline.errors import HooklineError, SetupError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 ADDRESS = "127.0.0.1"
 REQUEST_TIMEOUT_S = 30.0
 """Time limit for a client to send its request, and to receive the response."""
+CONTROL_HEADER = "X-Hookline-Control"
+MAX_BODY_BYTES = 10_000
 HTML, JSON, TEXT = ("text/html; charset=utf-8", "application/json", "text/plain; charset=utf-8")
 NOTHING = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 HEADERS = {
@@ -60,9 +65,13 @@ class Answer:
 
 
 class Site(Protocol):
-    """The content to serve. ``answer`` returns ``None`` for an unknown address."""
+    """The content to serve. Both methods return ``None`` for an unknown address."""
 
-    def answer(self, path: str, query: Query) -> Answer | None: ...
+    def answer(self, path: str, query: Query) -> Answer | None:
+        """Return the response to a ``GET`` request."""
+
+    def act(self, path: str, fields: dict[str, Any]) -> Answer | None:
+        """Do what a ``POST`` request asks for, and return the response. ``fields`` is its body."""
 
 
 # The cookie is SameSite=Strict: a browser does not send it after a link or redirect from another site, such as a
@@ -79,6 +88,7 @@ class Server(ThreadingHTTPServer):
         site: The content to serve.
         port: Port to listen on. 0 for any free port.
         request_timeout: Seconds after which an incomplete request is dropped.
+        control: Token that ``POST`` requests need. By default, all of them are refused.
 
     Raises:
         SetupError: If the port is invalid or not available.
@@ -87,13 +97,16 @@ class Server(ThreadingHTTPServer):
         >>> class Hello:
         ...     def answer(self, path, query):
         ...         return Answer(b"hello")
+        ...
+        ...     def act(self, path, fields):
+        ...         return None
         >>> with Server(Hello(), port=0) as server:
         ...     server.url.startswith("http://127.0.0.1:")
         True
     """
 
-    def __init__(self, site: Site, port: int, *, request_timeout: float = REQUEST_TIMEOUT_S) -> None:
-        self.site, self.request_timeout = site, request_timeout
+    def __init__(self, site: Site, port: int, *, request_timeout: float = REQUEST_TIMEOUT_S, control: str = "") -> None:
+        self.site, self.request_timeout, self.control = site, request_timeout, control
         self.token, self.session = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         try:
             super().__init__((ADDRESS, port), _Handler)
@@ -153,10 +166,45 @@ class _Handler(BaseHTTPRequestHandler):
             reason = f"the Host header does not name this server. If you forward the port, use {port} on both sides."
             self._refuse(HTTPStatus.FORBIDDEN, reason)
             return False
-        if self.command not in ("GET", "HEAD"):
-            self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "this server is read-only.", ("Allow", "GET, HEAD"))
+        accepted = ("GET", "HEAD", "POST") if self.server.control else ("GET", "HEAD")
+        if self.command not in accepted:
+            reason = "this method is not supported." if self.server.control else "this server is read-only."
+            self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, reason, ("Allow", ", ".join(accepted)))
             return False
         return True
+
+    def do_POST(self) -> None:
+        origins, tokens = self.headers.get_all("Origin", []), self.headers.get_all(CONTROL_HEADER, [])
+        if not self._known():
+            self._refuse(HTTPStatus.FORBIDDEN, "open the full address that 'hookline watch' prints, with its token.")
+        elif len(origins) != 1 or origins[0] not in {f"http://{host}" for host in self.server.hosts}:
+            self._refuse(HTTPStatus.FORBIDDEN, "the Origin header does not name this server.")
+        elif len(tokens) != 1 or not _same(tokens[0], self.server.control):
+            self._refuse(HTTPStatus.FORBIDDEN, f"the token in {CONTROL_HEADER} is wrong. Reload the page.")
+        else:
+            self._act()
+
+    def _act(self) -> None:
+        """Read the body of an accepted ``POST`` request, and do what it asks for."""
+        try:
+            size = int(self.headers.get("Content-Length", ""))
+            if not 0 < size <= MAX_BODY_BYTES:
+                raise ValueError(size)
+            fields = json.loads(self.rfile.read(size))
+            if not isinstance(fields, dict):
+                raise ValueError(fields)
+        except (ValueError, RecursionError):
+            self._refuse(HTTPStatus.BAD_REQUEST, f"the body must be a JSON object of at most {MAX_BODY_BYTES} bytes.")
+            return
+        try:
+            answer = self.server.site.act(self.path, fields)
+        except HooklineError as error:
+            self._refuse(HTTPStatus.CONFLICT, str(error))
+            return
+        if answer is None:
+            self._refuse(HTTPStatus.NOT_FOUND, "this page does not exist, or no longer exists.")
+        else:
+            self._send(HTTPStatus.OK, answer)
 
     def do_GET(self) -> None:
         try:

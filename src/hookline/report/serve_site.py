@@ -5,6 +5,7 @@
 ``/show?run=A``        the report of a run
 ``/show?run=A&run=B``  several runs compared
 ``/data?…&since=V``    the current data of the page with the same runs; only the version if it is still V
+``/ask``               with POST: ask a run to stop, save, evaluate or change settings
 =====================  ==================================================================================
 
 A run is identified by the name that ``Runs`` assigned. No other part of an address is used to find a file, and no file
@@ -21,15 +22,18 @@ from html import escape
 from pathlib import Path
 from threading import Lock
 from time import monotonic
+from typing import Any
 from urllib.parse import urlencode
 
 from hookline import __version__
 from hookline.errors import SetupError
+from hookline.records.control import COMMANDS, parse_settings
 from hookline.report.document import document, embedded, policy
 from hookline.report.leaderboard import board_of, row_of
 from hookline.report.lock import is_free
 from hookline.report.page import Live, Page, compare_data, page_data, render, told_apart
 from hookline.report.read import RunData, RunReader
+from hookline.report.requests import ask
 from hookline.report.serve import JSON, Answer, Query
 from hookline.report.serve_runs import Glance, Runs, Summary, stamp
 
@@ -38,6 +42,9 @@ MAX_RUNS = 20
 REST = 9
 """Seconds to wait per second that a page took to build, because the machine has to train."""
 SCRIPTS = ("watch.js",)
+CONTROL_SCRIPTS = ("control.js",)
+ANSWER_WAIT_S = 20.0
+"""Longest wait for a run that was asked for something."""
 _SHOWN = [field.name for field in fields(Summary) if field.name != "standing"]
 
 
@@ -46,14 +53,15 @@ class WatchedSite:
 
     Args:
         folder: The folder with the runs.
+        control: Token of the requests that control runs. By default, the pages have no buttons.
 
     Example:
         >>> WatchedSite(Path("no/such/folder")).answer("/no/such/page", {}) is None
         True
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.runs = Runs(folder)
+    def __init__(self, folder: Path, control: str = "") -> None:
+        self.runs, self._control = Runs(folder), control
         self._glances: dict[str, Glance] = {}
         self._open: dict[str, _OpenRun] = {}
         self._lock = Lock()
@@ -71,6 +79,17 @@ class WatchedSite:
                 return self._data(names, query.get("since", [""])[0])
         return None
 
+    def act(self, path: str, fields: dict[str, Any]) -> Answer | None:
+        """Ask a run for something, and return the outcome."""
+        folder = self.runs.get(str(fields.get("run", ""))) if path == "/ask" else None
+        command = fields.get("command")
+        if folder is None or command not in COMMANDS:
+            return None
+        words = str(fields.get("settings", "")).split()
+        settings = parse_settings(words, "Set") if command == "set" else None
+        outcome = ask(folder, command, settings, wait=ANSWER_WAIT_S)
+        return Answer(embedded(asdict(outcome)).encode(), JSON)
+
     # -- pages ---------------------------------------------------------------------------------
 
     def _list(self) -> Answer:
@@ -86,6 +105,9 @@ class WatchedSite:
             return None
         version, data = found
         address = "/data?" + urlencode([("run", name) for name in names])
+        if self._control and len(names) == 1:
+            live = Live(address, version, home="/", run=names[0], control=self._control)
+            return _page(render(data, live, CONTROL_SCRIPTS), CONTROL_SCRIPTS)
         return _page(render(data, Live(address, version, home="/")))
 
     def _data(self, names: Sequence[str], since: str) -> Answer | None:
