@@ -56,6 +56,22 @@ def chart(page: Any, title: str) -> Any:
     return found
 
 
+def test_the_runs_are_sorted_by_any_metric_with_the_keyboard(page: Any) -> None:
+    head = page.locator("#runs th").filter(has_text="val").filter(has_text="loss")
+    loss = head.evaluate("head => head.cellIndex")
+    head.get_by_role("button").focus()
+    for key, direction in (("Enter", 1), ("Space", -1)):
+        page.keyboard.press(key)
+        values = [direction * float(row[loss]) for row in cells(page, "runs")[1:]]
+        assert values == sorted(values)
+    select = page.get_by_label("Sort by another metric")
+    select.select_option("metric train/grad_norm")
+    page.locator("#runs th").filter(has_text="grad_norm").wait_for()
+    head = page.locator('#runs th[aria-sort="ascending"]')
+    assert head.evaluate("head => head.textContent").startswith("train/grad_norm")
+    assert len({row[-1] for row in cells(page, "runs")[1:]}) == 3
+
+
 def test_all_runs_are_listed_with_how_they_ended(page: Any) -> None:
     rows = cells(page, "runs")[1:]
     assert [row[0] for row in rows] == ["baseline", "fast", "plain"]
