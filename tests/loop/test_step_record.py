@@ -11,14 +11,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 from hookline.callbacks import Checkpointer
 from hookline.events import Callback
 from hookline.loop import Task
+from hookline.progress import Clock
 from hookline.records.steps import FILE, StepRow, pack, read_steps, unpack
 from hookline.testing import TinyModel, tiny_data
 from tests.support import at_step, crash_at, fit, sgd, train_loop
+from tests.support.inside import StepRecord
 
 
 def samples() -> DataLoader[Any]:
@@ -143,3 +146,26 @@ def test_a_custom_loop_and_several_optimizers_have_rows(tmp_path: Path) -> None:
     fit(model=Two(), folder=tmp_path / "two", train=samples())
     for name in ("loop", "two"):
         assert [row.step for row in read_steps(tmp_path / name)] == list(range(1, 21))
+
+
+def test_losses_of_a_long_interval_are_stacked_and_read_at_its_end(tmp_path: Path) -> None:
+    reads: list[str] = []
+
+    class Reads(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            reads.append(str(function)) if "_local_scalar_dense" in str(function) else None
+            return function(*args, **kwargs or {})
+
+    clock = Clock()
+    record = StepRecord(clock, lambda position: 0)
+    record.open(tmp_path)
+    with Reads():
+        for step in range(1, 601):
+            window = [(None, torch.tensor(step / 2), 1), (None, torch.tensor(step * 2.0), torch.tensor(3))]
+            record.losses.append(torch.tensor(step / 4) if step % 2 else window)
+            record.positions.append(step)
+            record.fold()
+        assert reads == []
+    clock.step = 600
+    record.close()
+    assert [row.loss for row in read_steps(tmp_path)] == [n / 4 if n % 2 else n * 6.5 / 4 for n in range(1, 601)]

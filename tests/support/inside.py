@@ -24,6 +24,7 @@ from hookline.loop.record.pictures import pixels_of
 from hookline.loop.record.png import encode_png, png_size
 from hookline.loop.record.run_file import reached
 from hookline.loop.record.run_settings import _loader as loader_settings
+from hookline.loop.record.steps import StepRecord
 from hookline.loop.saving.tree import RunTree
 from hookline.loop.tasks.task_methods import FOREIGN_METHODS, TAKES
 from hookline.loop.world.joining import roots_of
@@ -32,6 +33,7 @@ from hookline.records.control import ControlRequest
 UNITS = (
     *(checksums, count, first_tensor, is_one_shot, sure_length, to_device, is_of_torch, roots_of),
     *(delete_media, pixels_of, encode_png, png_size, random_states, set_random_states, reached, Series),
+    StepRecord,
     loader_settings,
 )
 """Functions and classes that have unit tests in files about behaviour."""

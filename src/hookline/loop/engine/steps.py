@@ -43,7 +43,6 @@ from hookline.loop.model.precision import Precision
 from hookline.loop.model.scheduler_steps import SchedulerSteps
 from hookline.loop.model.weights import Weights
 from hookline.loop.record.records import Records
-from hookline.loop.record.steps import mean_loss
 from hookline.loop.tasks.loss_weights import LossWeights
 from hookline.loop.tasks.returned import check_returned
 from hookline.loop.tasks.supervised import own_loss_of, title_of
@@ -646,7 +645,7 @@ class Steps:
             self._update(name)
         is_skipped = requests.agreed.skip is not None  # Also by a hook on `gradients_ready`.
         if self.keeps_losses and not is_skipped:
-            self._records.steps.losses.append(mean_loss(window.losses))
+            self._records.steps.losses.append(window.losses[:] or None)
             self._records.steps.positions.append(self._data.position)
         window.take_losses(counts=not is_skipped)
         if window.driven:

@@ -23,8 +23,11 @@ logger = logging.getLogger("hookline")
 STACK = 256
 """Number of losses on a device that become one tensor, because each tensor takes at least 512 bytes there."""
 
-Loss = float | Tensor | None
-"""The loss of a step: a number, a copy on its device, or ``None`` if the step had no loss."""
+Loss = float | Tensor | list[tuple[Any, Any, Any]] | None
+"""The loss of a step: a number or a copy on its device, or the losses of an accumulation window, as metrics keep them.
+
+``None`` if the step had no loss.
+"""
 
 
 class StepRecord:
@@ -39,7 +42,9 @@ class StepRecord:
         self._clock, self._digest_of = clock, digest_of
         self._file: LineFile | None = None
         self._size = 0
-        self._stacked: list[Tensor] = []
+        self._values: list[Any] = []  # Losses that are not read yet: numbers, and tensors of one loss or many.
+        self._weights: list[Any] = []
+        self._sizes: list[int] = []  # The number of losses of each step.
         self.losses: list[Loss] = []
         """The losses of the steps since the last row. The steps append to it."""
         self.positions: list[int] = []
@@ -93,9 +98,8 @@ class StepRecord:
 
     def fold(self) -> None:
         """Stack losses on a device, to limit their memory in a long interval. It does not wait for the device."""
-        if len(self.losses) >= STACK and all(isinstance(loss, Tensor) for loss in self.losses):
-            self._stacked.append(torch.stack(self.losses))  # type: ignore[arg-type]
-            self.losses.clear()
+        if len(self.losses) >= STACK:
+            self._read_later(stacks=True)
 
     def flush(self) -> None:
         """Read the losses in one transfer, and write their rows. Call it at the end of a step."""
@@ -111,15 +115,31 @@ class StepRecord:
 
     def _take(self) -> tuple[list[float | None], list[int]]:
         """Return the losses as numbers, and the positions, and start again without any."""
-        read: list[Any] = to_python([*self._stacked, *(loss for loss in self.losses if loss is not None)])
-        stacked, rest = read[: len(self._stacked)], iter(read[len(self._stacked) :])
-        losses = [value for some in stacked for value in some]
-        losses += [None if loss is None else next(rest) for loss in self.losses]
+        self._read_later()
+        read = to_python([*self._values, *self._weights])
+        values = iter(_flat(read[: len(self._values)]))
+        weights = iter(_flat(read[len(self._values) :]))
+        losses = [_mean([(next(values), next(weights)) for _ in range(size)]) for size in self._sizes]
         positions = self.positions[:]
-        self._stacked.clear()
-        self.losses.clear()
-        self.positions.clear()
+        for held in (self._values, self._weights, self._sizes, self.positions):
+            held.clear()
         return losses, positions
+
+    def _read_later(self, *, stacks: bool = False) -> None:
+        """Take the losses apart: values and weights of all batches, and the number of them in each step."""
+        values: list[Any] = []
+        for loss in self.losses:
+            if isinstance(loss, list):
+                values += [value for _, value, _ in loss]
+                self._weights += [weight for _, _, weight in loss]
+                self._sizes.append(len(loss))
+            else:
+                values += [] if loss is None else [loss]
+                self._weights += [] if loss is None else [1.0]
+                self._sizes.append(0 if loss is None else 1)
+        is_alike = all(isinstance(value, Tensor) and value.device == values[0].device for value in values)
+        self._values += [torch.stack(values)] if stacks and values and is_alike else values
+        self.losses.clear()
 
     def _append(self, data: bytes) -> None:
         """Append rows. If they cannot be written, the run continues without further rows."""
@@ -139,18 +159,16 @@ class StepRecord:
             self._file = None
 
 
-def mean_loss(losses: list[tuple[Any, Any, Any]]) -> Loss:
-    """Return the mean loss of a step, on its device. ``None`` if there is no loss.
+def _flat(values: list[Any]) -> list[float]:
+    """Return numbers, and those in lists."""
+    return [number for value in values for number in (value if isinstance(value, list) else [value])]
 
-    Args:
-        losses: For each loss of the accumulation window: its metric, its value and its weight.
-    """
+
+def _mean(losses: list[tuple[float, float]]) -> float | None:
+    """Return the mean of losses with their weights. ``None`` if there is no loss."""
     if len(losses) == 1:
-        return losses[0][1]  # type: ignore[no-any-return]
-    if not losses:
-        return None
-    total = sum(value * weight for _, value, weight in losses)
-    weights = sum(weight for _, _, weight in losses)
-    if isinstance(weights, int | float) and not weights:
-        return sum(value for _, value, _ in losses) / len(losses)  # type: ignore[no-any-return]
-    return total / weights  # type: ignore[no-any-return]
+        return losses[0][0]
+    total = sum(weight for _, weight in losses)
+    if not total:  # A step without samples that count.
+        return sum(loss for loss, _ in losses) / len(losses) if losses else None
+    return sum(loss * weight for loss, weight in losses) / total
