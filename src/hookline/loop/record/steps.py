@@ -115,6 +115,11 @@ class StepRecord:
 
     def _take(self) -> tuple[list[float | None], list[int]]:
         """Return the losses as numbers, and the positions, and start again without any."""
+        if not self._sizes and set(map(type, self.losses)) == {float}:  # One loss per step on the CPU.
+            taken: tuple[list[Any], list[int]] = (self.losses[:], self.positions[:])
+            self.losses.clear()
+            self.positions.clear()
+            return taken
         self._read_later()
         read = to_python([*self._values, *self._weights])
         values = iter(_flat(read[: len(self._values)]))
