@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Never
+from typing import Any, ClassVar, Final, Never
+
+import torch
 
 from hookline.errors import RegistrationError
 from hookline.events import Callback
@@ -13,6 +16,11 @@ from hookline.interop.names import MetricNames
 from hookline.run import Run
 
 Hook = Callable[[Run], None]
+
+NO_GRADIENTS: Final = frozenset(
+    {"enable_grad", "no_grad", "requires_grad", "requires_grad_", "set_grad_enabled", "zero_grad"}
+)
+"""Names with ``grad`` that read no gradient."""
 
 
 class Host(Callback):
@@ -156,6 +164,42 @@ class Adapter(Callback):
         for hook in self._at_setup:
             hook(run)
 
+    def show_gradients_at(self, event: str, event_of_epoch: str, *, is_last_step: Callable[[Run], bool]) -> None:
+        """Show the gradients after the update, as libraries do that clear them in the next batch.
+
+        Args:
+            event: The event after an update.
+            event_of_epoch: The last event of an epoch at which the gradients are there.
+            is_last_step: True if the gradients of this step are there at ``event_of_epoch``.
+        """
+        kept: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
+        after = getattr(self, "on_optimizer_step_end", None)
+
+        def keep(run: Run) -> None:
+            parameters = [parameter for group in run.optimizer.param_groups for parameter in group["params"]]
+            kept.extend((its, its.grad) for its in parameters if its.grad is not None)
+            if after is not None:
+                after(run)
+
+        def showing(inner: Hook, is_last: Callable[[Run], bool]) -> Hook:
+            def show(run: Run) -> None:
+                for parameter, gradient in kept:
+                    parameter.grad = gradient
+                inner(run)
+                for parameter, _ in kept:
+                    parameter.grad = None
+                if is_last(run):
+                    kept.clear()
+
+            return show
+
+        of_epoch = event_of_epoch in self.foreign_hooks
+        if of_epoch:
+            vars(self)[f"on_{event_of_epoch}"] = showing(getattr(self, f"on_{event_of_epoch}"), lambda run: True)
+        hook = getattr(self, f"on_{event}") if event in self.foreign_hooks else _nothing
+        vars(self)[f"on_{event}"] = showing(hook, lambda run: not (of_epoch and is_last_step(run)))
+        vars(self)["on_optimizer_step_end"] = keep
+
     @property
     def state_key(self) -> str:
         """Key of the state in a checkpoint: the library, and the callback's own key."""
@@ -171,6 +215,37 @@ def _in_turn(hooks: list[Hook]) -> Hook:
             hook(run)
 
     return call
+
+
+def _nothing(run: Run) -> None:
+    """Do nothing."""
+
+
+def reads_gradients(classes: Iterable[type]) -> bool:
+    """True if a method of one of the classes names a gradient, such as ``parameter.grad`` or ``grad_norm(…)``.
+
+    Args:
+        classes: Classes of a callback.
+    """
+    waiting: list[Any] = [
+        value.__code__ for cls in classes for value in vars(cls).values() if inspect.isfunction(value)
+    ]
+    while waiting:
+        code = waiting.pop()
+        if any("grad" in name and name not in NO_GRADIENTS for name in code.co_names):
+            return True
+        waiting += [constant for constant in code.co_consts if inspect.iscode(constant)]
+    return False
+
+
+def is_last_batch(run: Run) -> bool:
+    """True after the last batch of an epoch, if the length of the loader is known.
+
+    Args:
+        run: The run.
+    """
+    batches = run.num_batches("train")
+    return batches is not None and run.clock.batch_in_epoch >= batches
 
 
 def is_cut(run: Run) -> bool:

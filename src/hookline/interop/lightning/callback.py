@@ -8,9 +8,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar, Final
 
-import torch
-
-from hookline.interop.adapter import Adapter, Hook, is_cut
+from hookline.interop.adapter import Adapter, Hook, is_cut, is_last_batch, reads_gradients
 from hookline.interop.lightning.checkpoint import added_state, checkpoint_of, load_added_state, plain, state_of
 from hookline.interop.lightning.support import REFUSED
 from hookline.interop.lightning.trainer import FUNCTIONS, NAMES, LightningHost, Trainer
@@ -25,13 +23,10 @@ PACKAGES: Final = {
 """Modules of the base classes, and their packages."""
 MODULE_HOOKS: Final = "ModuleHooks"
 """Class of the callback that calls the hooks of a ``LightningModule``."""
+NOT_OWN: Final = ("lightning", "pytorch_lightning", "builtins")
+"""Packages of classes whose methods read no gradients after the update."""
 STAGE_OF: Final = {"on_valid": "val", "on_test_": "test"}
 """Stages of Hookline in which a hook is called, by the beginning of its name."""
-
-NO_GRADIENTS: Final = frozenset(
-    {"enable_grad", "no_grad", "requires_grad", "requires_grad_", "set_grad_enabled", "zero_grad"}
-)
-"""Names with ``grad`` that read no gradient."""
 
 
 class LightningAdapter(Adapter):
@@ -46,13 +41,18 @@ class LightningAdapter(Adapter):
     def __init__(self, callback: Any, **options: Any) -> None:
         base = next(cls for cls in type(callback).__mro__ if cls.__module__ in PACKAGES)
         self._base, self._package = base, PACKAGES[base.__module__]
-        self._gradients: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
         super().__init__(callback, **options)
         # The hooks of the module come after those of callbacks that do not monitor, and before all others.
         self.before = () if self.reads else (MODULE_HOOKS,)
         self.after = (self.host, MODULE_HOOKS) if self.reads else (self.host,)
-        if self.foreign_hooks.keys() & {"train_step_end", "epoch_end"} and _reads_gradients(type(callback)):
-            self._keep_gradients()
+        own = [cls for cls in type(callback).__mro__ if cls.__module__.split(".")[0] not in NOT_OWN]
+        if self.foreign_hooks.keys() & {"train_step_end", "epoch_end"} and reads_gradients(own):
+            # Lightning clears the gradients in the next batch, or in an evaluation.
+            self.show_gradients_at(
+                "train_step_end",
+                "epoch_end",
+                is_last_step=lambda run: run.loaders.get("val") is None and is_last_batch(run),
+            )
 
     def overrides(self, hook: str) -> bool:
         ours = getattr(self.callback, hook, None)
@@ -89,34 +89,6 @@ class LightningAdapter(Adapter):
 
         is_plain = arguments is no_arguments and stage is None and only is None
         return plain if is_plain else with_arguments
-
-    def _keep_gradients(self) -> None:
-        """Show the gradients after the update, as Lightning does: it clears them in the next batch or evaluation."""
-        after = getattr(self, "on_optimizer_step_end", None)
-
-        def keep(run: Run) -> None:
-            parameters = [parameter for group in run.optimizer.param_groups for parameter in group["params"]]
-            self._gradients += [(its, its.grad) for its in parameters if its.grad is not None]
-            if after is not None:
-                after(run)
-
-        def showing(inner: Hook, *, is_last: bool) -> Hook:
-            def show(run: Run) -> None:
-                for parameter, gradient in self._gradients:
-                    parameter.grad = gradient
-                inner(run)
-                for parameter, _ in self._gradients:
-                    parameter.grad = None
-                if is_last or run.loaders.get("val") is not None or not self.trainer.is_last_batch:
-                    self._gradients = []
-
-            return show
-
-        ends_epoch = "epoch_end" in self.foreign_hooks
-        if ends_epoch:
-            vars(self)["on_epoch_end"] = showing(self.on_epoch_end, is_last=True)
-        vars(self)["on_train_step_end"] = showing(self.on_train_step_end, is_last=not ends_epoch)
-        vars(self)["on_optimizer_step_end"] = keep
 
     @property
     def _module(self) -> Any:
@@ -216,20 +188,3 @@ ONLY: Final[dict[tuple[str, str], Callable[[Run, LightningHost], bool]]] = {
     ("teardown", "teardown"): lambda run, host: not host.has_failed and not is_cut(run),
 }
 """Conditions for a hook at an event."""
-
-
-def _reads_gradients(kind: type) -> bool:
-    """True if a method of a callback's own class names a gradient, such as ``parameter.grad`` or ``grad_norm(…)``."""
-    waiting: list[Any] = [
-        value.__code__
-        for cls in kind.__mro__
-        if cls.__module__.split(".")[0] not in ("lightning", "pytorch_lightning", "builtins")
-        for value in vars(cls).values()
-        if inspect.isfunction(value)
-    ]
-    while waiting:
-        code = waiting.pop()
-        if any("grad" in name and name not in NO_GRADIENTS for name in code.co_names):
-            return True
-        waiting += [constant for constant in code.co_consts if inspect.iscode(constant)]
-    return False
