@@ -22,10 +22,29 @@ NUMBER = 2000
 TITLE = "A hook of another library's callback (µs)"
 
 
+Case = tuple[str, Any, str]
+"""What is measured, a callback, and the event of Hookline at which its hook is called."""
+
+
 def foreign_hooks(repeats: int) -> Section:
-    if find_spec("lightning") is None:
-        return Section(TITLE, [Figure("Lightning, on_train_batch_end", "not run")], "lightning is not installed.")
     warnings.simplefilter("ignore")
+    figures = []
+    for what, package, cases in (
+        ("Lightning, on_train_batch_end", "lightning", _of_lightning),
+        ("Composer, batch_end", "composer", _of_composer),
+    ):
+        if find_spec(package) is None:
+            figures.append(Figure(what, "not run", f"{package} is not installed"))
+        else:
+            figures += [_figure(*case, repeats) for case in cases()]
+    return Section(
+        TITLE,
+        figures,
+        f"The hook is called {NUMBER} times in step 3 of a run. Quickest of {repeats} repeats, and their median.",
+    )
+
+
+def _of_lightning() -> list[Case]:
     import lightning.pytorch as pl
 
     class Empty(pl.Callback):
@@ -39,16 +58,37 @@ def foreign_hooks(repeats: int) -> Section:
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
             _ = trainer.global_step, trainer.current_epoch
 
-    cases = [
+    return [
         ("Lightning, on_train_batch_start", Empty(), "train_batch_start"),
         ("Lightning, on_train_batch_end", Empty(), "train_step_end"),
         ("the same, two attributes of the trainer", Reading(), "train_step_end"),
     ]
-    return Section(
-        TITLE,
-        [_figure(*case, repeats) for case in cases],
-        f"The hook is called {NUMBER} times in step 3 of a run. Quickest of {repeats} repeats, and their median.",
-    )
+
+
+def _of_composer() -> list[Case]:
+    from composer import Callback
+
+    class Empty(Callback):
+        def batch_end(self, state: Any, logger: Any) -> None:
+            pass
+
+        def before_forward(self, state: Any, logger: Any) -> None:
+            pass
+
+    class Reading(Callback):
+        def batch_end(self, state: Any, logger: Any) -> None:
+            _ = state.timestamp.batch, state.dataloader_label
+
+    class Every(Callback):
+        def run_event(self, event: Any, state: Any, logger: Any) -> None:
+            pass
+
+    return [
+        ("Composer, batch_end", Empty(), "train_step_end"),
+        ("Composer, before_forward", Empty(), "forward_start"),
+        ("Composer, batch_end by run_event", Every(), "train_step_end"),
+        ("Composer, batch_end, two attributes of the state", Reading(), "train_step_end"),
+    ]
 
 
 def _figure(what: str, callback: Any, event: str, repeats: int) -> Figure:

@@ -2,6 +2,10 @@
 
 from importlib.util import find_spec
 
-NEEDS = {"lightning": ("lightning", "pytorch_lightning"), "torchtnt": ("torchtnt",)}
+NEEDS = {
+    "composer": ("composer",),
+    "lightning": ("lightning", "pytorch_lightning"),
+    "torchtnt": ("torchtnt",),
+}
 
 collect_ignore_glob = [f"test_{name}_*.py" for name, packages in NEEDS.items() if not all(map(find_spec, packages))]

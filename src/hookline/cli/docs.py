@@ -20,6 +20,7 @@ PACKAGE = Path(__file__).parents[1]
 DOCS = PACKAGE.parents[1] / "docs"
 LINE_LENGTH = 120
 LIBRARIES = {
+    "composer": "Composer",
     "torchtnt": "TorchTNT",
     "keras": "Keras",
     "transformers": "Hugging Face",

@@ -273,6 +273,12 @@ _FIRED: dict[str, dict[str, tuple[str, ...]]] = {
         "on_train_epoch_start": ("train_start", "train_epoch_start"),
         "on_stop_training_error": ("stop", "eval_end"),
     },
+    "Composer": {
+        **dict.fromkeys(("init", "before_load"), ("model_ready",)),
+        **dict.fromkeys(("iteration_end", "iteration_checkpoint"), ()),
+        "batch_end": ("train_step_end", "step_skipped"),
+        "fit_end": ("train_end",),
+    },
     "Keras": {
         **dict.fromkeys(("on_batch_begin", "on_batch_end"), ()),
         "on_train_batch_end": ("train_batch_end", "train_step_end", "step_skipped"),

@@ -10,6 +10,7 @@ from typing import Final
 
 CALLBACKS: Final = {
     ("aitoolbox.torchtrain.callbacks.abstract", "AbstractCallback"): "hookline.interop.aitoolbox",
+    ("composer.core.callback", "Callback"): "hookline.interop.composer",
     ("ignite.engine.engine", "Engine"): "hookline.interop.ignite",
     ("keras.src.callbacks.callback", "Callback"): "hookline.interop.keras",
     ("lightning.pytorch.callbacks.callback", "Callback"): "hookline.interop.lightning",
@@ -22,6 +23,7 @@ CALLBACKS: Final = {
 
 MODELS: Final = {
     ("aitoolbox.torchtrain.model", "TTModel"): "hookline.interop.aitoolbox",
+    ("composer.models.base", "ComposerModel"): "hookline.interop.composer",
     ("lightning.pytorch.core.module", "LightningModule"): "hookline.interop.lightning",
     ("pytorch_lightning.core.module", "LightningModule"): "hookline.interop.lightning",
     ("torchtnt.framework.unit", "EvalUnit"): "hookline.interop.torchtnt",

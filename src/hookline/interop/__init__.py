@@ -23,7 +23,7 @@ from hookline.errors import RegistrationError, kind_of
 from hookline.events import Callback
 from hookline.events.foreign_classes import CALLBACKS, adapter_module
 
-__all__ = ["adapt", "to_keras", "to_lightning", "to_transformers"]
+__all__ = ["adapt", "to_composer", "to_keras", "to_lightning", "to_transformers"]
 
 
 def adapt(
@@ -103,6 +103,24 @@ def to_transformers(*callbacks: object) -> Any:
         >>> callback = hl.interop.to_transformers(hl.EMA(), hl.EarlyStopping("val/loss"))  # doctest: +SKIP
     """
     return import_module("hookline.interop.transformers.guest").to_transformers(*callbacks)
+
+
+def to_composer(*callbacks: object) -> Any:
+    """Return one callback of Composer that runs callbacks of Hookline in ``composer.Trainer``.
+
+    Args:
+        *callbacks: The callbacks, such as ``hl.EMA()``. Order, filters, scopes and optional callbacks are as in
+            Hookline.
+
+    Raises:
+        RegistrationError: If a callback needs what Composer does not have.
+        SetupError: If ``composer`` is not imported.
+
+    Example:
+        >>> import hookline as hl
+        >>> callback = hl.interop.to_composer(hl.EMA(), hl.EarlyStopping("val/loss"))  # doctest: +SKIP
+    """
+    return import_module("hookline.interop.composer.guest").to_composer(*callbacks)
 
 
 def to_keras(*callbacks: object) -> Any:
