@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hookline.events.spec import STEP_EVENTS
 from tests.architecture.facts import (
     LAYERS,
     LOOP,
@@ -77,6 +78,9 @@ HALVES = {
 }
 """The functions of the two halves that send each event of a step. ``_compute_again`` is the closure of LBFGS."""
 
+OUTSIDE_HALVES = {"forward_start", "forward_end", "scheduler_step", "step_settled", "rollback"}
+"""Events of a step that the task sends (``SupervisedTask.call_model``), the schedulers, or the edge."""
+
 
 def test_each_field_has_one_writer() -> None:
     """An object changes its own fields. Other parts call its methods."""
@@ -100,6 +104,7 @@ def test_only_modules_with_a_reason_ask_how_many_processes_there_are() -> None:
 def test_a_training_step_is_written_once_and_in_two_halves() -> None:
     """A third text of a step would send its events, or update the weights, in a third function."""
     sent = senders()
+    assert {*HALVES} == STEP_EVENTS - OUTSIDE_HALVES, "a new event of a step: name the half that sends it"
     found = {event: {its for its in sent[event] if its.startswith("steps.py")} for event in HALVES}
     for event, halves in HALVES.items():
         assert found[event] - {"steps.py: of_task"} == {f"steps.py: {half}" for half in halves}, event

@@ -79,14 +79,14 @@ class Agenda:
         finally:
             self.wake = earlier
 
-    def look_now(self) -> None:
+    def wake_now(self) -> None:
         """Check at the end of this step whether anything is due."""
         self.wake = 0
 
     def look_at(self, steps: Iterable[int]) -> None:
         """Also check what is due at these steps."""
         self._steps = tuple(steps)
-        self.look_now()
+        self.wake_now()
 
     def plan(self, max_duration: Duration | None) -> None:
         """Set how long the run trains, and adapt the intervals that are fractions of it."""
@@ -207,7 +207,7 @@ class Agenda:
         self._looked = self._clock.step
         self._pick = self._sampler.next_after(self._clock.step - 1)
         self.sampling = False
-        self.look_now()
+        self.wake_now()
 
     def _sample(self, step: int) -> None:
         """Start or end the timing of hooks. One pseudo-random step of each group of 64 is timed."""

@@ -152,7 +152,7 @@ class Edge:
     def reach_epoch_end(self) -> None:
         """The step under way is the last of its epoch."""
         self._is_last_step = True
-        self._agenda.look_now()
+        self._agenda.wake_now()
 
     # -- going through it ------------------------------------------------------------------------
 

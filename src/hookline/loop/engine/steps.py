@@ -1,7 +1,8 @@
 """The steps of training: a batch is fetched and shown, its loss is differentiated, the weights are updated.
 
-``of_task`` makes all steps of an epoch with a task. The body of a custom loop makes the same steps with the halves
-``next_batch``, ``backward`` and ``step``.
+``of_task`` makes all steps of an epoch with a task, in one text. ``by_halves`` makes those that need more, such as
+several ranks, from the halves ``next_batch``, ``backward`` and ``step``. The body of a custom loop calls the same
+halves.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ class Steps:
         self._window.set_size(batches)
         self._clock.set_lengths(batches_per_step=batches)
         if self._agenda.has_epoch_fractions:
-            self._agenda.look_now()  # Fractions of an epoch end at other steps.
+            self._agenda.wake_now()  # Fractions of an epoch end at other steps.
         # One batch per step in one process is the whole step: its backward is that of a bare loop.
         self._is_whole_step = batches == 1 and self._state.world_size == 1
         self._calls_backward_directly = self._is_whole_step and not self._is_scaled
@@ -169,7 +170,7 @@ class Steps:
     def of_task(self, run: Run) -> Any:  # noqa: C901
         """Make the steps of an epoch with the task, if ``fits_of_task`` is true.
 
-        One process, one optimizer and no scaling need none of the halves below: their text is written out here,
+        One process, one optimizer and no autocast need none of the halves below: their text is written out here,
         because a step of a small model is made in a few microseconds. Any other step goes through the halves.
 
         Returns:
@@ -665,7 +666,7 @@ class Steps:
         requests.can_skip = False
         if is_skipped:
             requests.take_skip()
-            self._agenda.look_now()  # The step does not advance, but samples and time do.
+            self._agenda.wake_now()  # The step does not advance, but samples and time do.
         else:
             clock.step += 1
             if line.hooks.train_step_end:

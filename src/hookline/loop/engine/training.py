@@ -216,7 +216,7 @@ class Training:
         elif clock.epoch_batches is None and agenda.has_epoch_fractions:
             warn_of_epoch_fractions(self._state.rank)
         if agenda.has_epoch_fractions:
-            agenda.look_now()  # The steps at fractions of this epoch are known only now.
+            agenda.wake_now()  # The steps at fractions of this epoch are known only now.
         if is_resumed_inside:  # Its hooks and its iterator have drawn their numbers before the checkpoint.
             self._restore_random()
         self._random = None

@@ -44,7 +44,7 @@ class Agenda(Protocol):
     def saves(self) -> list[SaveSchedule]:
         """The schedules of the checkpoints."""
 
-    def look_now(self) -> None:
+    def wake_now(self) -> None:
         """Check at the end of this step whether anything is due."""
 
 
@@ -169,7 +169,7 @@ class Saver:
             schedule = Schedule.of(plan.every, self._state.max_duration)
             schedule.fired(self._state.clock)
             self._agenda.saves.append(schedule)
-            self._agenda.look_now()  # It may be due before everything else on the agenda.
+            self._agenda.wake_now()  # It may be due before everything else on the agenda.
         slot = self._slot(plan, folder, schedule)
         slot.sweep()
         self._slots.append(slot)
