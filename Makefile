@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-rest test-all test-durations coverage mutants facts chaos interop check docs images bench clean
+.PHONY: help demo test test-rest test-all test-durations coverage mutants facts chaos interop check docs site images bench clean
 
 # Processes steal work from one another, so that none waits at the end. The tests of other tiers often wait for child
 # processes: more of them run at once than there are cores.
@@ -69,6 +69,10 @@ check: $(VENV)/.installed-check $(VENV)/.installed-demo ## lint, format, types, 
 
 docs: $(VENV)/.installed-check ## write the generated docs
 	$(BIN)/python -m hookline.cli.docs
+
+site: $(VENV)/.installed-site ## build the documentation site into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q $(ARGS)
+	@echo "build/site/index.html"
 
 images: $(VENV)/.installed-test ## draw the images of the README (needs Chromium)
 	OMP_NUM_THREADS=1 $(BIN)/python docs/images/make_images.py

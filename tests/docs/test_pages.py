@@ -81,6 +81,37 @@ def test_links_lead_somewhere() -> None:
     assert [row for row in links if "://" not in row[1] and not (PAGES[row[0]].parent / row[1]).exists()] == []
 
 
+def test_each_page_is_once_in_the_navigation_of_the_site() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    listed = re.findall(r"[\w./-]+\.md$", nav, re.MULTILINE)
+    pages = [name.removeprefix("docs/") for name in PAGES if name.startswith("docs/")]
+    assert sorted(listed) == sorted(pages)
+
+
+def anchors_of(page: str) -> set[str]:
+    """The anchors of the headings, as Python-Markdown makes them."""
+    headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", page), re.MULTILINE)
+    plain = [re.sub(r"[^\w\s-]", "", re.sub(r"[`*]|\]\([^)]*\)", "", heading)) for heading in headings]
+    return {re.sub(r"[-\s]+", "-", heading.strip().lower()) for heading in plain}
+
+
+def test_links_to_headings_lead_to_a_heading() -> None:
+    wrong = []
+    for name, page in PAGES.items():
+        for target, anchor in re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", BLOCK.sub("", page.read_text())):
+            path = page.parent / target if target else page
+            if path.suffix == ".md" and anchor not in anchors_of(path.read_text()):
+                wrong.append((name, f"{target}#{anchor}"))
+    assert wrong == []
+
+
+def test_the_site_loads_nothing_from_other_hosts() -> None:
+    """The theme takes its fonts from another host by default."""
+    config = (ROOT / "mkdocs.yml").read_text()
+    assert "font: false" in config
+    assert re.findall(r"https?://", config + (ROOT / "docs/assets/site.css").read_text()) == []
+
+
 def test_the_guide_names_every_field_and_verb_of_run() -> None:
     guide = (ROOT / "docs" / "writing-callbacks.md").read_text()
     names = [name for name in vars(Run) if not name.startswith("_") and name != "member"]

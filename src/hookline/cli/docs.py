@@ -1,4 +1,4 @@
-"""Generate the hooks, the page of events and the table of callbacks."""
+"""Generate the hooks, the tables of the documentation, the API reference and the navigation of the site."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from pathlib import Path
 from hookline.callbacks import FAMILIES
 from hookline.cli.callbacks_table import callback_rows
 from hookline.cli.interop_table import overview_page
+from hookline.cli.site_pages import api_pages, decisions_page, site_config
 from hookline.events.foreign import FOREIGN_HOOKS
 from hookline.events.spec import EVENTS, SCOPES, Event
 
 PACKAGE = Path(__file__).parents[1]
 DOCS = PACKAGE.parents[1] / "docs"
+SITE_CONFIG = DOCS.parent / "mkdocs.yml"
 LINE_LENGTH = 120
 LIBRARIES = {
     "composer": "Composer",
@@ -269,6 +271,9 @@ def main() -> int:
         (DOCS / "interop" / "README.md", overview_page(DOCS)),
         (DOCS / "interop" / "lightning.md", lightning_page()),
         *((DOCS / "interop" / f"{name}.md", interop_page(name, library)) for name, library in LIBRARIES.items()),
+        *((DOCS / "api" / name, text) for name, text in api_pages().items()),
+        (DOCS / "decisions" / "README.md", decisions_page(DOCS)),
+        (SITE_CONFIG, site_config(SITE_CONFIG.read_text(), DOCS)),
     ):
         if not path.exists() or path.read_text() != text:
             stale.append(str(path))
