@@ -41,6 +41,7 @@ SYSTEM = {
     "on_stop": "loop/test_stopping.py::test_stop_is_announced_once_with_its_reason",
     "callback state": "events/test_callback.py::test_the_state_is_the_attributes_that_are_named",
     "identity of a callback": "events/test_callback.py::test_identity_is_the_class_and_its_plain_constructor_arguments",
+    "Callback.reset_state": "loop/test_reuse.py::test_another_run_starts_with_a_new_state",
     "state_key": "loop/test_resume.py::test_a_callback_with_its_own_state_key_keeps_its_state_when_its_arguments_change",
     "callback state in checkpoints": "loop/test_resume.py::test_modules_optimizers_and_generators_that_a_callback_holds_go_on",
     "two instances of one class": "test_seed_examples.py::test_two_counters_get_their_own_state_back",

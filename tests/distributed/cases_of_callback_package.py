@@ -13,8 +13,14 @@ from tests.support import at_step, fit, sgd, state_of
 PACKAGE = Path(__file__).parents[2] / "examples" / "callback_package" / "src"
 
 
-def keep_best(folder: str, pause: int = 0) -> dict[str, Any]:
-    """Train with the callback of another package. With ``pause``, pause after this step and resume."""
+def keep_best(folder: str, pause: int = 0, used: bool = False) -> dict[str, Any]:
+    """Train with the callback of another package.
+
+    Args:
+        folder: Folder of the run.
+        pause: Pause after this step and resume.
+        used: Train with the same callback before, in another run.
+    """
     sys.path.insert(0, str(PACKAGE))
     from keepbest import KeepBest
 
@@ -30,6 +36,8 @@ def keep_best(folder: str, pause: int = 0) -> dict[str, Any]:
         fit(KeepBest(patience=4), hl.Checkpointer("3st"), at_step(pause, lambda run: run.pause("later")), **options)
         options["resume"] = "auto"
     callback = KeepBest(patience=4)
+    if used:
+        fit(callback, **{**options, "folder": f"{folder}/before"})
     result = fit(callback, hl.Checkpointer("3st"), **options)
     return {
         "best": callback.best,

@@ -24,3 +24,11 @@ def test_a_callback_of_another_package_resumes_on_two_ranks(ranks: Any, tmp_path
     assert whole["steps"] > 10, "the pause comes before the stop"
     assert resumed == other
     assert (resumed["curve"], resumed["weights"]) == (whole["curve"], whole["weights"])
+
+
+def test_a_callback_of_another_package_starts_a_second_run_as_a_new_one(ranks: Any, tmp_path: Path) -> None:
+    case = "cases_of_callback_package.py:keep_best"
+    new, _ = ranks.values(case, 2, folder=str(tmp_path / "new"))
+    used, other = ranks.values(case, 2, folder=str(tmp_path / "used"), used=True)
+    assert used == other
+    assert used == new

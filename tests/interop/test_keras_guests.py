@@ -58,6 +58,18 @@ def test_a_guest_does_the_same(name: str) -> None:
     assert close(there[-1].values, here[-1].values)
 
 
+def test_another_model_is_another_run_and_the_same_model_continues() -> None:
+    stopper, monitor = hl.EarlyStopping("val/loss", min_delta=0.03, patience=1), EpochMonitor()
+    guest = hl.interop.to_keras(stopper, monitor)
+    first = in_keras([guest], epochs=9)
+    steps, best = monitor.rows[-1][3], stopper.best
+    second = in_keras([guest], epochs=9)
+    assert close(weights(second), weights(first))
+    assert (monitor.rows[-1][3], stopper.best) == (steps, best)
+    second.fit(*arrays(), batch_size=8, shuffle=False, callbacks=[guest], verbose=0, validation_data=arrays(2, seed=2))
+    assert monitor.rows[-1][3] == steps + 4
+
+
 def test_a_stop_in_an_epoch_ends_training_after_the_step() -> None:
     monitor = EpochMonitor()
     stop = hl.on("train_step_end", at="6st")(lambda run: run.stop("now"))

@@ -101,6 +101,17 @@ def test_a_guest_does_the_same(pl: Any, name: str, accumulate: int, tmp_path: Pa
         assert "grad_clip/norm" in trainer.callback_metrics
 
 
+def test_another_trainer_that_starts_from_scratch_is_another_run(pl: Any, tmp_path: Path) -> None:
+    guests = CASES["all"]()
+    guest = hl.interop.to_lightning(*guests)
+    first, trainer = in_lightning(pl, [guest], tmp_path / "first")
+    best = seen(guests)[1]
+    second, again = in_lightning(pl, [guest], tmp_path / "second")
+    assert again.global_step == trainer.global_step
+    assert same(weights(second), weights(first))
+    assert seen(guests)[1] == best
+
+
 def test_guests_continue_after_a_resume(pl: Any, tmp_path: Path) -> None:
     def train(folder: Path, callbacks: list[Any], **options: Any) -> Any:
         module = module_for(pl)

@@ -91,6 +91,15 @@ def test_a_stop_in_an_epoch_ends_training_after_the_step(tmp_path: Path) -> None
     assert same(weights(trainer.model), weights(model))
 
 
+def test_another_trainer_that_starts_from_scratch_is_another_run(tmp_path: Path) -> None:
+    guests = CASES["EMA"]()
+    guest = hl.interop.to_transformers(*guests)
+    first, second = (in_transformers([guest], tmp_path / name) for name in ("first", "second"))
+    assert same(weights(second.model), weights(first.model))
+    rows = guests[-1].rows
+    assert rows[len(rows) // 2 :] == rows[: len(rows) // 2]
+
+
 def test_guests_continue_after_a_resume(tmp_path: Path) -> None:
     def guests() -> list[Any]:
         return [hl.EMA(0.7), hl.EarlyStopping("val/loss", min_delta=0.1, patience=2), EpochMonitor()]

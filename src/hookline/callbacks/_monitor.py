@@ -166,15 +166,7 @@ class MonitorCallback(Callback):
         self.mode = monitor_mode(self._who, monitor, mode)
         self.decide_at: DecideAt = decide_at or ("epoch" if monitor.startswith("train/") else "eval")
         self.reads = (monitor,)
-        self._reset()
-
-    def decide(self, run: Run, value: float) -> None:
-        """Decide by a new value of the metric."""
-        raise NotImplementedError
-
-    def _reset(self) -> None:
-        """Reset the state for a new run."""
-        self._used = self._warned = False
+        self._warned = False
         self.decided_epoch = 0
         self.evaluations = 0
         """Number of evaluations of this run that measured the metric."""
@@ -183,17 +175,16 @@ class MonitorCallback(Callback):
         self.decided_at: int | None = None
         """Step at which the value of the last decision was measured."""
 
+    def decide(self, run: Run, value: float) -> None:
+        """Decide by a new value of the metric."""
+        raise NotImplementedError
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict({"decided_at": None, **state})  # Older checkpoints do not have this key.
 
     def on_setup(self, run: Run) -> None:
-        if run.is_training_run and run.clock.step == 0 and self._used:  # Another run has used this instance.
-            self._reset()
         if self.decide_at == "eval":
             check_has_evaluations(run, self._who, self.monitor, "pass decide_at='epoch' or 'interval'")
-
-    def on_fit_start(self, run: Run) -> None:
-        self._used = True
 
     def on_eval_end(self, run: Run) -> None:
         # The final test and separate evaluations do not count. A callback may log a metric that it declares at some

@@ -33,8 +33,6 @@ class SampledSteps:
             every = self.every.of(run.max_duration)
             self._unit = every.unit
             self._value = Fraction(repr(every.value)) if every.unit == PASSES else every.value
-        if run.clock.step == 0:
-            self._multiple = -1
 
     def take(self, run: Run, *, at_end: bool = False) -> bool:
         """Return whether to measure this step, and mark the step as measured.

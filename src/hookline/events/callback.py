@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 from hookline.errors import RegistrationError
 from hookline.events.arguments import checked_init, parameters_of, refuse_unknown, shown
@@ -16,6 +16,16 @@ from hookline.events.spec import Event
 Ranks = Literal["all", "zero", "local_zero"] | frozenset[int] | set[int]
 
 PLAIN = (str, int, float, bool, type(None))
+
+
+class _ConstructorCall(NamedTuple):
+    """Arguments as they were passed. ``repr`` does not show them, because they may be secrets."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return "(...)"
 
 
 class _SignatureOfInit:
@@ -114,8 +124,10 @@ class Callback(Hooks):
     """True if the callback handles non-finite losses. Hookline then does not warn about them."""
 
     _arguments: dict[str, object]
-    _constructor_call: tuple[tuple[Any, ...], dict[str, Any]]
-    """The arguments as they were passed, of a class with ``settings``."""
+    _constructor_call: _ConstructorCall
+    """The arguments as they were passed, of a class with a state or with ``settings``."""
+    _trained_in: object = None
+    """Clock of the last training run that has used the callback. It identifies the run."""
 
     # Editors would show the signature and the docstring of this `__new__` for every callback.
     if not TYPE_CHECKING:
@@ -125,8 +137,8 @@ class Callback(Hooks):
             # The class and its plain constructor arguments identify the callback in a checkpoint.
             self = super().__new__(cls)
             self._arguments = _plain_arguments(cls, args, kwargs)
-            if cls.settings:
-                self._constructor_call = (args, kwargs)
+            if cls.settings or _has_state(cls):
+                self._constructor_call = _ConstructorCall(args, kwargs)
             return self
 
         def __init_subclass__(cls, **options: Any) -> None:
@@ -140,8 +152,7 @@ class Callback(Hooks):
 
         Hookline also saves the modules that an instance holds.
         """
-        saves = bool(self.state) or type(self).state_dict is not Callback.state_dict
-        return saves and not self.shares_state
+        return _has_state(type(self)) and not self.shares_state
 
     @property
     def state_key(self) -> str:
@@ -188,8 +199,37 @@ class Callback(Hooks):
             elif saved is not part:  # The loop passes a module that it restores itself as the saved value.
                 part.load_state_dict(saved)
 
+    def reset_state(self) -> None:
+        """Return to the state of a new instance.
+
+        Hookline calls this method before a training run that does not continue the last training run of the callback.
+        If the class has a state, the method calls ``__init__`` again with the same arguments. Attributes that are
+        named like an argument and are not in ``state`` keep their values. Override it to keep more.
+        """
+        if not _has_state(type(self)):
+            return
+        own = vars(self)
+        kept = {name: own[name] for name in parameters_of(type(self)) if name in own and name not in self.state}
+        for name in self.state:
+            own.pop(name, None)  # The initial value may be an attribute of the class.
+        args, kwargs = self._constructor_call
+        self.__init__(*args, **kwargs)  # type: ignore[misc]
+        own.update(kept)
+
     def __repr__(self) -> str:
         return self.state_key
+
+
+def begin_training(callback: Callback, clock: object) -> None:
+    """Note the run that trains with a callback. Reset the callback first if the last one was another run.
+
+    Args:
+        callback: The callback.
+        clock: The clock of the run, which identifies the run.
+    """
+    if callback._trained_in is not None and callback._trained_in is not clock:
+        callback.reset_state()
+    callback._trained_in = clock
 
 
 def callback_name(callback: object) -> str:
@@ -281,6 +321,10 @@ def _described(name: str, value: object) -> str:
     if isinstance(qualname := getattr(value, "__qualname__", None), str):  # The value is a class or a function.
         return qualname
     return shown(name, re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value)))
+
+
+def _has_state(cls: type[Callback]) -> bool:
+    return bool(cls.state) or cls.state_dict is not Callback.state_dict
 
 
 def _saves_itself(value: Any) -> bool:

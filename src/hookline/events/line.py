@@ -16,7 +16,7 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hookline.errors import Preempted, RegistrationError, SetupError, StopTraining, error_text
-from hookline.events.callback import Callback, Ranks, callback_name
+from hookline.events.callback import Callback, Ranks, begin_training, callback_name
 from hookline.events.cost import Cost, CostRow, Sampler, Timed
 from hookline.events.order import Order, sort
 from hookline.events.spec import BY_NAME, SCOPES, STEP_EVENTS, Event
@@ -204,6 +204,23 @@ class Line(Generic[View]):
         self.order = self.order.without(member.callback)
         self.gradient_order = self.gradient_order.without(member.callback)
         self._compile()
+
+    def begin_training(self, member: Member[View], clock: object) -> None:
+        """Reset a callback before a training run, if it was last used by another one.
+
+        An optional callback that fails here is disabled.
+
+        Args:
+            member: The callback.
+            clock: The clock of the run, which identifies the run.
+        """
+        if member.is_task:
+            return
+        try:
+            begin_training(member.callback, clock)
+        except Exception as error:
+            if not self.tolerates(member.view, "reset_state", error):
+                raise
 
     # -- compilation -------------------------------------------------------------------------
 

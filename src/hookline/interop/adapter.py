@@ -200,6 +200,9 @@ class Adapter(Callback):
         vars(self)[f"on_{event}"] = showing(hook, lambda run: not (of_epoch and is_last_step(run)))
         vars(self)["on_optimizer_step_end"] = keep
 
+    def reset_state(self) -> None:
+        """Keep the state: callbacks of other libraries reset themselves in their hooks, or never."""
+
     @property
     def state_key(self) -> str:
         """Key of the state in a checkpoint: the library, and the callback's own key."""

@@ -82,13 +82,16 @@ class Guest:
         self.clock, self.requests = Clock(), Requests()
         self._marks: dict[str, int] = {}
 
-    def open(self, host: GuestHost, entry_point: str) -> None:
+    def open(self, host: GuestHost, entry_point: str, *, is_new: bool = False) -> None:
         """Begin a run: register the callbacks for this rank and send ``setup``.
 
         Args:
             host: The trainer.
             entry_point: ``"fit"``, ``"evaluate"``, ``"test"`` or ``"predict"``.
+            is_new: True if the trainer trains from scratch. Clock and callbacks then also start from scratch.
         """
+        if is_new and self.clock.step:
+            self.clock = Clock()
         self.host = host
         self.requests.clear()
         self.line: Line[Run] = Line(
@@ -126,6 +129,9 @@ class Guest:
         )
         self.scopes = Scopes(self.line)
         self.line.add(self.callbacks)
+        if self.state.in_fit:
+            for member in self.line.members:
+                self.line.begin_training(member, self.clock)
         self.clock.start()
         self.send("setup")
 

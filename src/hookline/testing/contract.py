@@ -30,7 +30,8 @@ def check_callback(
       callback works with every event and every entry point.
     - ``optional``: an optional callback requests nothing.
     - ``files``: the callback writes to ``run.folder`` only.
-    - ``fresh``, ``state``: instances share no state, and an instance can load the state of another one.
+    - ``fresh``, ``state``, ``reuse``: instances share no state, an instance can load the state of another one, and
+      a second run starts without the state of the first.
     - ``interrupt``, ``resume``: the callback continues after Ctrl-C, and a resumed run ends like an uninterrupted one.
     - ``metrics``: a callback that declares which metrics it writes logs no others.
     - ``weights``, ``random``, ``modes``, ``leaves``: the callback changes nothing that it does not declare.

@@ -268,6 +268,21 @@ def state(factory: Factory) -> None:
 
 
 @rule
+def reuse(factory: Factory) -> None:
+    """Check that a callback which a run has used starts another run with the state of a new instance."""
+    with tried_out() as folder:
+        callback = factory()
+        Fit([callback], folder)()
+        callback.reset_state()
+        reset, new = callback.state_dict(), factory().state_dict()
+        left = [key for key in reset | new if plain(reset.get(key)) != plain(new.get(key))]
+        need(not left, f"reset_state() leaves {', '.join(left)} as another run has left it. Set it in __init__.")
+        again = Fit([callback], folder / "again")
+        again()
+        _no_failures(again.failures)
+
+
+@rule
 def weights(factory: Factory) -> None:
     """Check that the callback changes no weight, gradient, optimizer, batch or loss.
 

@@ -114,7 +114,10 @@ class Stage:
     def before(self, event: Event, fields: Mapping[str, Any]) -> None:
         """Set the state of the run for an event."""
         state, clock, self._now = self.state, self.state.clock, event.name
-        if event.name != "setup" and not state.optimizers:
+        if event.name == "setup" and state.in_fit:
+            for member in self.line.members:
+                self.line.begin_training(member, clock)
+        elif event.name != "setup" and not state.optimizers:
             self.loop.engine.opening.make_optimizers()  # As in a run, after setup.
             self.loop.engine.steps.open()
         self._set_stage(event, fields)

@@ -627,7 +627,7 @@ def test_the_state_names_all_that_changes_in_a_run() -> None:
     before = dict(vars(stopper))
     fit_scores(stopper, [1, 2, 0])
     changed = {name for name, value in vars(stopper).items() if name not in before or value is not before[name]}
-    assert changed - {"_used"} <= set(stopper.state_dict())  # that it was used here is of this object only
+    assert changed - {"_trained_in"} <= set(stopper.state_dict())  # which run has used it is of this object only
     assert (stopper.best, stopper.best_step, stopper.best_at["st"], stopper.waited) == (2, 4, 4, 1)
 
 

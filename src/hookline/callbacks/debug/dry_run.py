@@ -60,10 +60,10 @@ class DryRun(Callback):
         if batches < 1:
             raise ArgumentError(f"DryRun(batches={batches!r}): must be >= 1.")
         self.batches = batches
-        self._reset()
+        self._clear()
 
-    def _reset(self) -> None:
-        """Reset everything that belongs to one run."""
+    def _clear(self) -> None:
+        """Drop everything that belongs to one call."""
         self._is_shortened = False
         self._max_duration: Duration | None = None
         self._modules: dict[str, torch.nn.Module] = {}
@@ -72,7 +72,6 @@ class DryRun(Callback):
         self._saved: list[Path] = []
 
     def on_setup(self, run: Run) -> None:
-        self._reset()
         for stage in ("train", "val", "test", "predict"):
             run.limit_batches(stage, self.batches)
         if run.is_training_run:
@@ -117,7 +116,7 @@ class DryRun(Callback):
             # The folder is not empty if it holds other files.
             with suppress(OSError):
                 path.parent.rmdir()
-        self._reset()
+        self._clear()
 
 
 def _restore_modules(modules: dict[str, torch.nn.Module]) -> None:

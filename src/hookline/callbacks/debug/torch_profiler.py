@@ -109,9 +109,6 @@ class TorchProfiler(Callback):
         if any(isinstance(other, TorchProfiler) and other is not self for other in run.callbacks):
             raise SetupError("there are two TorchProfilers, and torch can have one at a time: leave one of them out")
         check_folder(run, self.folder, "TorchProfiler")
-        # A resume loads its state after this hook.
-        if run.is_training_run and run.clock.step == 0:
-            self.steps = self._recorded = 0
 
     def on_train_step_end(self, run: Run) -> None:
         if self._active is not None:

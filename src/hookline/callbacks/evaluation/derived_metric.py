@@ -71,8 +71,6 @@ class DerivedMetric(Callback):
         self._warned = False
 
     def on_setup(self, run: Run) -> None:
-        if not run.clock.step:  # A resumed run keeps its state.
-            self.seen = {}
         self._warned = False
 
     def on_eval_end(self, run: Run) -> None:

@@ -106,10 +106,6 @@ class HistoryPlot(Callback):
         self.every = None if every is None else Duration.parse(every, "HistoryPlot(every=…)")
         self.log_y = log_y
         self.log = log
-        self._reset()
-
-    def _reset(self) -> None:
-        """Reset the state of a run."""
         self._schedule: Schedule | None = None
         self._due = 0.0
         """Earliest ``perf_counter`` time of the next figure if ``every`` is not given."""
@@ -121,7 +117,7 @@ class HistoryPlot(Callback):
         return chosen[:80] or "history"
 
     def on_setup(self, run: Run) -> None:
-        self._reset()
+        self._schedule, self._due = None, 0.0
         if run.is_training_run:
             check_folder(run, self.folder, "HistoryPlot")
         if self.every is not None and (self.every.unit != "dur" or run.max_duration is not None):

@@ -72,17 +72,13 @@ class PrintMetrics(Callback):
         self.every = Duration.parse(every, "PrintMetrics(every=…)")
         self.stream = stream
         self.format = format
-        self._reset()
-
-    def _reset(self) -> None:
-        """Reset the state of a run."""
         self._schedule: Schedule | None = None
         self._at_edge = False
         self._printed_step = -1
         self._matched: set[str] = set()
 
     def on_setup(self, run: Run) -> None:
-        self._reset()
+        self._schedule, self._at_edge, self._matched = None, False, set()
 
     def on_train_start(self, run: Run) -> None:
         every = self.every

@@ -86,10 +86,10 @@ class GradientMonitor(Callback):
         wanted = {"grad_norm": True, "weight_norm": weights, "update_norm": updates, "update_ratio": updates}
         wanted["grad_histogram"] = histograms
         self.writes = tuple(f"{name}/*" for name, is_wanted in wanted.items() if is_wanted)
-        self._reset()
+        self._clear()
 
-    def _reset(self) -> None:
-        """Reset the measurement of the current step."""
+    def _clear(self) -> None:
+        """Drop the measurement of the current step."""
         self._groups: dict[str, list[Tensor]] = {}
         self._values: dict[str, Tensor] = {}
         self._held: dict[str, list[Tensor]] = {}
@@ -101,7 +101,6 @@ class GradientMonitor(Callback):
 
     def on_setup(self, run: Run) -> None:
         self._sampling.begin(run)
-        self._reset()
         check_layers(run.model, self._patterns, "GradientMonitor")
 
     def on_gradients_ready(self, run: Run) -> None:
@@ -114,10 +113,10 @@ class GradientMonitor(Callback):
 
     def on_step_skipped(self, run: Run) -> None:
         self._sampling.skipped(run)
-        self._reset()
+        self._clear()
 
     def on_teardown(self, run: Run) -> None:
-        self._reset()
+        self._clear()
 
     def state_dict(self) -> dict[str, Any]:
         return self._sampling.state_dict()
@@ -169,7 +168,7 @@ class GradientMonitor(Callback):
         run.log(values, reduce="last", step=step)
         for layer, gradients in self._spread.items():
             run.log_histogram(f"grad_histogram/{layer}", gradients, step=step)
-        self._reset()
+        self._clear()
 
     def _named(self, run: Run, kind: str, groups: Iterable[Sequence[Tensor]]) -> dict[str, Tensor]:
         """Return the norms of the layers and the total, by metric name."""

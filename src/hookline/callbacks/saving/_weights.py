@@ -104,30 +104,12 @@ class BestSoFar:
     def __init__(self, who: str, monitor: str, mode: Literal["min", "max"] | None, min_delta: float) -> None:
         self._who, self.monitor, self.min_delta = who, monitor, check_min_delta(who, min_delta)
         self.mode = monitor_mode(who, monitor, mode)
-        self.reset()
-
-    def reset(self) -> None:
-        """Reset the state for a new run."""
         self.value: float | None = None
         self.step = 0
         self.weights: dict[str, Tensor] | None = None
         """Copy of the weights in CPU memory."""
         self._epoch = 0
-        self._warned = self._is_used = False
-
-    def start(self, run: Run) -> bool:
-        """Reset the state in ``on_setup`` if it belongs to another run. Return whether it did.
-
-        A state that a checkpoint has loaded is kept.
-        """
-        is_other = run.clock.step == 0 and self._is_used
-        if is_other:
-            self.reset()
-        return is_other
-
-    def mark_used(self) -> None:
-        """Mark the state in ``on_fit_start`` as that of this run, also if no step follows."""
-        self._is_used = True
+        self._warned = False
 
     def update_after_eval(self, run: Run) -> bool:
         """Update the best value in ``on_eval_end``. Return whether the weights are the best."""
@@ -143,7 +125,6 @@ class BestSoFar:
 
     def _update(self, run: Run) -> bool:
         """Compare the newest value with the best one, and copy the weights if it is better."""
-        self._is_used = True  # The callback may have been added during the run.
         if warn_if_lost(run, self):
             return False
         value = monitored_value(run, self._who, self.monitor)

@@ -120,8 +120,6 @@ class ExportModel(Callback):
         self._sample = self._file = None
         if not run.is_training_run:
             return
-        if self._best is not None:
-            self._best.start(run)
         check_installed(self.format)
         check_whole(run, "ExportModel")
         self._part(run.model)
@@ -134,10 +132,6 @@ class ExportModel(Callback):
     def _place(self, run: Run) -> Path:
         """Return the path of the exported file."""
         return written_path(run, self.path, "path", "ExportModel")
-
-    def on_fit_start(self, run: Run) -> None:
-        if self._best is not None:
-            self._best.mark_used()
 
     def on_train_step_end(self, run: Run) -> None:
         if self._sample is None:

@@ -103,10 +103,10 @@ class PredictionWriter(Callback):
         self.columns = columns
         self.index = index
         self.batches_per_file = batches_per_file
-        self._reset()
+        self._clear()
 
-    def _reset(self) -> None:
-        """Reset everything that belongs to one prediction."""
+    def _clear(self) -> None:
+        """Drop everything that belongs to one prediction."""
         self._target: Path | None = None
         self._names: list[str] = []
         self._kept: list[dict[str, Any]] = []
@@ -119,7 +119,6 @@ class PredictionWriter(Callback):
     # -- when ----------------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
-        self._reset()
         if isinstance(self.format, str):
             check_installed(self.format)
         check_writable(self._folder(run) / "file", "PredictionWriter")
@@ -152,7 +151,7 @@ class PredictionWriter(Callback):
             self._end(run)
 
     def on_teardown(self, run: Run) -> None:
-        self._reset()
+        self._clear()
 
     def _folder(self, run: Run) -> Path:
         """Return the folder for the files."""
@@ -167,7 +166,7 @@ class PredictionWriter(Callback):
 
     def _begin(self, run: Run, name: str, loader: Any) -> None:
         """Start the prediction of one loader."""
-        self._reset()
+        self._clear()
         if self.index is None and isinstance(getattr(loader, "sampler", None), SHUFFLED):
             raise SetupError(
                 "PredictionWriter: the loader shuffles, so a place in its order says nothing; give shuffle=False, or "
@@ -210,7 +209,7 @@ class PredictionWriter(Callback):
             part = self._target / f"part-{self._written:010d}{self.suffix}"
             file = self._target.with_name(f"{self._target.name}{self.suffix}")
             self._write_kept(part if self.interval == "batch" else file)
-        self._reset()
+        self._clear()
 
     def _write_kept(self, path: Path) -> None:
         """Write the batches in memory to a file."""

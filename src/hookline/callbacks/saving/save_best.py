@@ -106,13 +106,11 @@ class SaveBest(Callback):
     def on_setup(self, run: Run) -> None:
         if not run.is_training_run:
             return
-        if self._best.start(run):
-            self._on_disk = None
         self._is_trained = False
         self._file = written_path(run, self.path, "path", "SaveBest")
         check_writable(self._file, "SaveBest")
         check_own(run, self, SaveBest, lambda its: [written_path(run, its.path, "path", "SaveBest")], "path")
-        if self._last is not None and (not run.clock.step or self._last.restore(run.model)):
+        if self._last is not None and self._last.restore(run.model):
             self._last = None
 
     def on_model_ready(self, run: Run) -> None:
@@ -121,9 +119,6 @@ class SaveBest(Callback):
                 logger.info("SaveBest leaves the weights as they are: they were changed since the last fit")
             self._last = None
         self._write_if_other(run)  # A resume may have loaded another best value.
-
-    def on_fit_start(self, run: Run) -> None:
-        self._best.mark_used()
 
     def on_rollback(self, run: Run) -> None:
         self._write_if_other(run)

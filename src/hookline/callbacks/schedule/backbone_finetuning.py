@@ -104,9 +104,6 @@ class BackboneFinetuning(Finetuning):
         self.should_align = should_align
         self.verbose = verbose
         self.rounding = rounding
-
-    def _reset(self) -> None:
-        super()._reset()
         self.rate: float | None = None
         """Learning rate of the backbone at the start of the epoch. ``None`` while the backbone is frozen."""
 

@@ -107,10 +107,6 @@ class BatchSizeFinder(Callback):
         self.role = "plan"
         self.writes = ("optimizer",) if apply else ()
         self.after = (AccumulationSchedule,)
-        self._reset()
-
-    def _reset(self) -> None:
-        """Reset everything that belongs to one run."""
         self.size: int | None = None
         self.trials: list[dict[str, Any]] = []
         self.searched = False
@@ -118,8 +114,6 @@ class BatchSizeFinder(Callback):
     def on_setup(self, run: Run) -> None:
         if not run.is_training_run:
             return
-        if run.clock.step == 0:
-            self._reset()
         if self.plot:
             check_matplotlib("BatchSizeFinder", ", or BatchSizeFinder(plot=False)")
         need_one_process(run, "BatchSizeFinder")

@@ -88,10 +88,6 @@ class Finetuning(Callback):
         self.optimizer = optimizer
         self._plan: list[tuple[Duration | int, What]] = []
         self._by_step = False
-        self._reset()
-
-    def _reset(self) -> None:
-        """Reset everything that belongs to one run."""
         self.done: list[int] = []
         """Indices of the entries of ``unfreeze`` that were applied."""
         self._frozen = Frozen()
@@ -185,7 +181,7 @@ class Finetuning(Callback):
         if not run.is_training_run:
             return
         if run.clock.step == 0:
-            self._reset()
+            self.reset_state()  # A state that was loaded by hand has groups of another optimizer.
         self._run = run
         self._plan = [(_resolved(moment, run), what) for moment, what in self.unfreeze]
         self._by_step = any(isinstance(moment, Duration) and moment.unit != "ep" for moment, _ in self._plan)

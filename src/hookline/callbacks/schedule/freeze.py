@@ -65,10 +65,6 @@ class Freeze(Callback):
         self.but = patterns_of(but, "Freeze", "but") if but else ()
         self.until = None if until is None else Duration.parse(until, "Freeze(until=…)")
         self.train_bn = train_bn
-        self._reset()
-
-    def _reset(self) -> None:
-        """Reset everything that belongs to one run."""
         self.thawed = False
         """True if the layers were unfrozen in this run."""
         self._frozen = Frozen()
@@ -82,8 +78,6 @@ class Freeze(Callback):
     def on_setup(self, run: Run) -> None:
         if not run.is_training_run:
             return
-        if run.clock.step == 0:
-            self._reset()
         self._due = None if self.until is None else self.until.of(run.max_duration)
         if not self.thawed:
             self._check_others(run)

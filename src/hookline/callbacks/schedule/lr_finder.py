@@ -111,10 +111,6 @@ class LRFinder(Callback):
         self.role = "plan"
         self.writes = ("optimizer",) if apply else ()
         self.after = (AccumulationSchedule, BatchSizeFinder)
-        self._reset()
-
-    def _reset(self) -> None:
-        """Reset everything that belongs to one run."""
         self.lrs: list[float] = []
         self.losses: list[float] = []
         self.smoothed: list[float] = []
@@ -128,8 +124,6 @@ class LRFinder(Callback):
 
     def on_setup(self, run: Run) -> None:
         if run.is_training_run:
-            if run.clock.step == 0:
-                self._reset()
             if self.plot:
                 check_matplotlib("LRFinder", ", or LRFinder(plot=False)")
             need_one_process(run, "LRFinder")

@@ -114,7 +114,17 @@ class LRSchedule(Callback):
         elif mode is not None:
             raise ArgumentError(f"LRSchedule(mode={mode!r}): is for 'plateau' only. Leave it out.")
         self.writes = ("optimizer",) if optimizer is None else (f"optimizer/{optimizer}",)
-        self._reset()
+        self._run: Run | None = None
+        self._entries: list[Planned] = []
+        self.planned = False
+        """True if the schedulers are in ``run.schedulers``."""
+        self.lengths: dict[str, int] = {}
+        """Durations in scheduler steps: ``total``, ``warmup`` and options. Set when training starts."""
+        self.begins = 0
+        """Number of scheduler steps before the schedule was planned. Above 0 only in a later fit."""
+        self._before = (0, 0)
+        self._own_options: list[tuple[Any, dict[str, Any]]] = []
+        """After a resume: objects that the checkpoint changed, and the options of this run to set on them again."""
 
     def _check(self) -> None:
         """Raise if the arguments do not fit together."""
@@ -147,28 +157,11 @@ class LRSchedule(Callback):
         what = self.schedule
         return what == "plateau" or (isinstance(what, type) and issubclass(what, ReduceLROnPlateau))
 
-    def _reset(self) -> None:
-        """Reset everything that belongs to one run."""
-        self._run: Run | None = None
-        self._entries: list[Planned] = []
-        self.planned = False
-        """True if the schedulers are in ``run.schedulers``."""
-        self.lengths: dict[str, int] = {}
-        """Durations in scheduler steps: ``total``, ``warmup`` and options. Set when training starts."""
-        self.begins = 0
-        """Number of scheduler steps before the schedule was planned. Above 0 only in a later fit."""
-        self._before = (0, 0)
-        self._own_options: list[tuple[Any, dict[str, Any]]] = []
-        """After a resume: objects that the checkpoint changed, and the options of this run to set on them again."""
-
     # -- hooks ---------------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
         if not run.is_training_run:
             return
-        if not any(entry is other for entry in self._entries for other in run.schedulers):
-            # A run that continues still has the schedulers, so this is another run.
-            self._reset()
         self._run = run
         if self._is_plateau:
             check_has_evaluations(run, "LRSchedule", self.monitor)

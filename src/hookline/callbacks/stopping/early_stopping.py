@@ -95,9 +95,6 @@ class EarlyStopping(MonitorCallback):
         if restore_best:
             self.writes = ("weights",)
             self.role = "restore"
-
-    def _reset(self) -> None:
-        super()._reset()
         self.best: float | None = None
         self.best_step = 0
         self.waited = 0

@@ -102,11 +102,6 @@ class SpikeGuard(Callback):
         self.reads = (monitor,)
         self._before = BeforeBatch(random_states=True)
         self._aside: BadBatches | None = None
-        self._reset()
-
-    def _reset(self) -> None:
-        """Reset the state for a new run."""
-        self._used = False
         self.spikes: list[Row] = []
         """One row for each spike, the newest last."""
         self._usual: dict[str, UsualValues] = {}
@@ -157,12 +152,7 @@ class SpikeGuard(Callback):
 
     # -- start of a run ------------------------------------------------------------------------------
 
-    def on_setup(self, run: Run) -> None:
-        if run.is_training_run and run.clock.step == 0 and self._used:
-            self._reset()
-
     def on_fit_start(self, run: Run) -> None:
-        self._used = True
         closure = any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in run.optimizers.values())
         if self.action == "skip" and (closure or len(run.optimizers) > 1):
             raise SetupError(

@@ -71,9 +71,6 @@ class StopAtThreshold(MonitorCallback):
         self.threshold = threshold
         self.when = when
         self.patience = read_patience("StopAtThreshold", patience)
-
-    def _reset(self) -> None:
-        super()._reset()
         self.in_a_row = 0
         """Number of decisions in a row that agree with ``when``."""
         self.since: dict[str, float] = {}

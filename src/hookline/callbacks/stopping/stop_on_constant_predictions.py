@@ -90,8 +90,6 @@ class StopOnConstantPredictions(Callback):
     def on_setup(self, run: Run) -> None:
         if not run.is_training_run:
             return
-        if run.clock.step == 0:
-            self.in_a_row = 0
         if getattr(run, "task", None) is not None and "val" not in run.loaders:
             raise SetupError(
                 "StopOnConstantPredictions looks at evaluations, and there is nothing to evaluate on: "

@@ -85,11 +85,6 @@ class StopOnNaN(Callback):
         self._schedule: Schedule | None = None
         self._closures = False
         self._moment: dict[str, Any] | None = None  # The snapshot before the step of an optimizer with a closure.
-        self._reset()
-
-    def _reset(self) -> None:
-        """Reset the state for a new run."""
-        self._used = False
         self.seen: torch.Tensor | None = None
         """With ``every``: zero, or NaN after a loss that was not finite. On the loss's device."""
         self.decided_epoch = 0
@@ -99,17 +94,12 @@ class StopOnNaN(Callback):
     # -- start of a run --------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
-        if run.is_training_run and run.clock.step == 0 and self._used:
-            self._reset()
         if self.every is not None and run.is_training_run:
             logger.warning(
                 "StopOnNaN(every=%r) looks only then: what is not finite may be in the weights when it is found; "
                 "leave every out to keep the weights of the last finite step",
                 str(self.every),
             )
-
-    def on_fit_start(self, run: Run) -> None:
-        self._used = True
 
     def on_train_start(self, run: Run) -> None:
         self._losses.clear()

@@ -106,10 +106,6 @@ class MLPerfLog(Callback):
         self.cache_clear = cache_clear
         self.extra = dict(extra or {})
         self.reads = (monitor,)
-        self._reset()
-
-    def _reset(self) -> None:
-        """Reset the state of a run."""
         self.lines = 0
         """Number of lines in the log without ``run_stop``, which is removed when the run is resumed."""
         self.has_started = self.has_reached = False
@@ -129,7 +125,7 @@ class MLPerfLog(Callback):
 
     def on_setup(self, run: Run) -> None:
         if run.clock.step == 0:
-            self._reset()
+            self.reset_state()  # A state that was loaded by hand counts the lines of another file.
         self._file, self._setup_ms = None, now_ms()
         if run.is_training_run:
             self._file = self._place(run)

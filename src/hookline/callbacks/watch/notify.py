@@ -138,8 +138,6 @@ class Notify(Callback):
     # -- when ----------------------------------------------------------------------------------
 
     def on_setup(self, run: Run) -> None:
-        if run.clock.step == 0:
-            self.holding, self.epochs = [], 0
         self._outboxes = [Outbox(transport) for transport in self._transports]
 
     def on_metrics_ready(self, run: Run) -> None:

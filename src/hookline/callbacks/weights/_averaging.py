@@ -204,10 +204,6 @@ class AveragingCallback(Callback):
         self._dtype = floating_dtype(who, dtype)
         self._schedule = Schedule(Duration(1, "st"))
         self._applied = Applied()
-        self._reset()
-
-    def _reset(self) -> None:
-        """Reset the average."""
         self._averages: Averages | None = None
         self.updates = 0
         """Number of updates of the average."""
@@ -224,9 +220,6 @@ class AveragingCallback(Callback):
     def on_setup(self, run: Run) -> None:
         if not run.is_training_run:
             return
-        if run.clock.step == 0:
-            self._reset()
-            self._applied.reset()
         self._schedule = Schedule(self.every.of(run.max_duration))
 
     def on_model_ready(self, run: Run) -> None:
@@ -234,7 +227,7 @@ class AveragingCallback(Callback):
             return
         if not self._applied.restore(run.model, self.weights):
             logger.info("%s starts again: the weights were changed since the last fit", type(self).__name__)
-            self._reset()
+            self._averages, self.updates, self.statistics = None, 0, {}
         if self._averages is not None:
             self._averages.bind(run.model)
         self._schedule.fired(run.clock)
@@ -312,7 +305,7 @@ class AveragingCallback(Callback):
         if lacking := [key for key in ("averages", "statistics", "updates") if key not in state]:
             raise RegistrationError(f"{type(self).__name__}: the saved state lacks {', '.join(lacking)}")
         self.updates, self.statistics = state["updates"], dict(state["statistics"])
-        self._applied.reset()
+        self._applied.drop()
         saved = state["averages"]
         if saved is None:
             self._averages = None
@@ -370,15 +363,15 @@ class Applied:
         if not self.is_in(model):
             return True
         own, raw = named_tensors(model), self._raw
-        self.reset()
+        self.drop()
         if not all(name in own and torch.equal(own[name], weights[name].to(own[name])) for name in raw):
             return False
         for name, tensor in raw.items():
             own[name].copy_(tensor)
         return True
 
-    def reset(self) -> None:
-        """Reset everything."""
+    def drop(self) -> None:
+        """Drop the raw weights, and the note about the end of training."""
         self._model, self._raw, self._noted = None, {}, None
 
     def __getstate__(self) -> dict[str, Any]:

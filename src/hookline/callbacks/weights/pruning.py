@@ -100,10 +100,6 @@ class Pruning(Callback):
         self.writes = ("weights", "pruning/sparsity", *(("optimizer",) if self.rewinds else ()))
         self._schedule = Schedule(Duration(1, "st"))
         self._hooks: dict[str, Any] = {}
-        self._reset()
-
-    def _reset(self) -> None:
-        """Reset everything that belongs to one run."""
         self.masks: dict[str, Tensor] = {}
         """Masks by parameter name: True for weights to keep."""
         self._ticket: dict[str, Tensor] | None = None
@@ -119,8 +115,6 @@ class Pruning(Callback):
 
     def on_setup(self, run: Run) -> None:
         if run.is_training_run:
-            if run.clock.step == 0:
-                self._reset()
             self._check(run.model)
             self._schedule = Schedule(self.every.of(run.max_duration))
 

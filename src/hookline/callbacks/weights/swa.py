@@ -92,8 +92,6 @@ class SWA(AveragingCallback):
         super().on_setup(run)
         if not run.is_training_run:
             return
-        if run.clock.step == 0:
-            self._anneal_from, self._lrs = None, {}
         self._start = self.start.of(run.max_duration)
         self._annealing = self.annealing.of(run.max_duration)
         if (

@@ -108,6 +108,7 @@ class _Hooks:
         super().__init__()
         self._guest = guest
         self._is_open = self._has_steps = False
+        self._trained: Any = None  # The model of the last training.
 
     # -- the run -----------------------------------------------------------------------------------
 
@@ -115,7 +116,10 @@ class _Hooks:
         guest, self._is_open = self._guest, True
         self._host = KerasModelHost(self.model, self.params or {})
         guest.requests.allow_evaluation(False)
-        guest.open(self._host, entry_point)
+        is_new = entry_point == "fit" and self.model is not self._trained
+        if is_new:
+            self._trained = self.model
+        guest.open(self._host, entry_point, is_new=is_new)
         guest.send("model_ready")
 
     def on_train_begin(self, logs: Any = None) -> None:

@@ -125,7 +125,8 @@ class _Hooks:
                 f"(automatic_optimization=False), so Lightning calls no hooks around its updates. Use hl.fit."
             )
         self._host = LightningTrainerHost(trainer, pl_module)
-        self._guest.open(self._host, ENTRY_POINTS[str(getattr(stage, "value", stage))])
+        entry_point = ENTRY_POINTS[str(getattr(stage, "value", stage))]
+        self._guest.open(self._host, entry_point, is_new=entry_point == "fit" and not trainer.global_step)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         self._host.start_fit()

@@ -135,7 +135,7 @@ class _Hooks:
         self._is_training, self._is_evaluating, self._is_epoch_over = True, False, False
         self._logged_at = state.global_step
         guest.requests.set_can_save(True)
-        guest.open(self._host, "fit")
+        guest.open(self._host, "fit", is_new=not state.global_step)
         if state.global_step:
             self._load(Path(args.output_dir) / f"checkpoint-{state.global_step}" / FILE)
         guest.send("model_ready")

@@ -588,6 +588,8 @@ class Engine:
     def added(self, member: Member[Run]) -> None:
         """A callback joined a run that is open: set it up."""
         if self.is_open:
+            if self.state.in_fit:
+                self.line.begin_training(member, self.clock)
             self.opening.move_held_modules(member)
             self._send(self.line.fast.setup, member)
 

@@ -108,13 +108,16 @@ class Opening:
         self.restore.callback(torch.set_grad_enabled, torch.is_grad_enabled())
         self.restore.enter_context(blocked_hooks_named(self.line, state.clock))
         self._join(extend)
+        in_fit = state.in_fit
+        if in_fit:
+            for member in self.line.members:
+                self.line.begin_training(member, state.clock)
         if self.settings.seed is not None and not self._ready:
             seed_everything(self.settings.seed)
         if not self._ready:
             seed = torch.initial_seed() if self.settings.seed is None else self.settings.seed
             self.data.set_seed(self.world.group.from_zero(seed))
             state.config.setdefault("seed", self.data.seed)
-        in_fit = state.in_fit
         if not self._ready or (in_fit and not self._has_folder):
             self._find_folder(make=in_fit)
         if in_fit:

@@ -60,14 +60,14 @@ class Following:
     every: Duration | None = None
 
     def __init__(self) -> None:
-        self._reset()
+        self._clear()
 
     def _style(self, run: Run) -> Style | None:
         """Return the display of the call that starts, or ``None``."""
         raise NotImplementedError
 
-    def _reset(self) -> None:
-        """Reset the state of a run. Nothing is displayed."""
+    def _clear(self) -> None:
+        """Drop everything that belongs to one call. Nothing is displayed."""
         self._display: ProgressDisplay | None = None
         self._pace = Pace(math.inf, burst=0)
         self._schedule: Schedule | None = None
@@ -88,7 +88,7 @@ class Following:
     @closing
     def on_setup(self, run: Run) -> None:
         self._close()
-        self._reset()
+        self._clear()
         self._due = 0.0  # For a bar that is added during a run, the next step opens the display.
 
     @closing

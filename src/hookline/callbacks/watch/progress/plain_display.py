@@ -28,17 +28,13 @@ class PlainDisplay:
 
     def __init__(self, write: Callable[[str], None] | None = None) -> None:
         self._write = self._print if write is None else write
-        self._reset()
-
-    def _reset(self) -> None:
-        """Reset the state of a run."""
         self._where: str | None = None
         self._said: dict[str, str] = {}
         """Last printed values by metric name. The note has an empty name."""
         self._closed = False
 
     def start(self, run: Run) -> None:
-        self._reset()
+        self._where, self._said, self._closed = None, {}, False
 
     def update(self, progress: Progress) -> None:
         news = self._news(progress)
