@@ -74,7 +74,8 @@ site: $(VENV)/.installed-site ## build the documentation site into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q $(ARGS)
 	@echo "build/site/index.html"
 
-images: $(VENV)/.installed-test ## draw the images of the README (needs Chromium)
+images: $(VENV)/.installed-test ## draw the images of the README and of the concepts (needs Chromium)
+	$(BIN)/python docs/images/make_drawings.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/images/make_images.py
 
 bench: $(VENV)/.installed-bench ## measure the overhead against a bare loop and other libraries

@@ -7,6 +7,7 @@ progress bar.
 ``python tests/docs/test_pages.py`` writes the table of hooks into ``docs/coming-from.md``.
 """
 
+import ast
 import importlib.util
 import re
 import sys
@@ -110,6 +111,32 @@ def test_the_site_loads_nothing_from_other_hosts() -> None:
     config = (ROOT / "mkdocs.yml").read_text()
     assert "font: false" in config
     assert re.findall(r"https?://", config + (ROOT / "docs/assets/site.css").read_text()) == []
+
+
+def test_each_listed_error_message_is_in_the_source() -> None:
+    texts = []
+    for module in (ROOT / "src" / "hookline").rglob("*.py"):
+        for node in ast.walk(ast.parse(module.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                texts.append("".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    source = "\n".join(texts)
+    listed = re.findall(r"^\| `(.+?)` \|", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
+    assert len(listed) >= 15
+    assert [message for message in listed if message not in source] == []
+
+
+def test_each_promise_has_a_command_and_the_test_that_it_runs_exists() -> None:
+    sections = (ROOT / "docs" / "promises.md").read_text().split("\n## ")[1:]
+    assert [section for section in sections if "```sh\nmake " not in section] == []
+    assert len(sections) == 12
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    names = re.findall(r"-k (\w+)\"", "\n".join(sections))
+    assert [name for name in names if f"def {name}(" not in tests] == []
+    targets = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    used = re.findall(r"^make ([a-z-]+)", "\n".join(sections), re.MULTILINE)
+    assert set(used) <= set(targets)
 
 
 def test_the_guide_names_every_field_and_verb_of_run() -> None:

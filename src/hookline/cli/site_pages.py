@@ -60,7 +60,7 @@ def api_pages() -> dict[str, str]:
     kinds = [
         name for name, kind in vars(errors).items() if inspect.isclass(kind) and kind.__module__ == errors.__name__
     ]
-    first = "All exceptions, and the class of all warnings."
+    first = "All exceptions, and the class of all warnings. [Error messages](../errors.md) lists common messages."
     pages["errors"] = _api_page("Errors", first, [f"hookline.errors.{name}" for name in kinds])
     rows = [re.match(r"# (.*)", text) for text in pages.values()]
     index = [f"- [{found[1]}]({page}.md)" for page, found in zip(pages, rows, strict=True) if found]
