@@ -52,9 +52,9 @@ def test_only_the_owner_can_ask(capsys: pytest.CaptureFixture[str], finished: Pa
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["lr"], "hookline set('lr'): is not a setting. Write name=value, such as lr=1e-4."),
-        (["=3"], "hookline set('=3'): is not a setting."),
-        (["lr=1", "lr=2"], "hookline set(lr): is given twice."),
+        (["lr"], "'lr' is not a setting. Write name=value, such as lr=1e-4."),
+        (["=3"], "'=3' is not a setting."),
+        (["lr=1", "lr=2"], "lr is given twice."),
     ],
 )
 def test_words_that_are_no_settings_are_refused(

@@ -51,7 +51,7 @@ def _run(arguments: argparse.Namespace) -> int:
     command, folder = arguments.command, arguments.folder
     if command == "set" and not arguments.settings:
         return _list(folder)
-    settings = parse_settings(arguments.settings, "hookline set") if command == "set" else None
+    settings = parse_settings(arguments.settings) if command == "set" else None
     outcome = ask(folder, command, settings, wait=arguments.wait)
     print(outcome.text, file=sys.stdout if outcome.kind in ("done", "waiting") else sys.stderr)
     return CODES[outcome.kind]

@@ -184,32 +184,31 @@ def remove_empty_folder(run: Path) -> None:
         (run / FOLDER).rmdir()
 
 
-def parse_settings(words: list[str], where: str) -> dict[str, Any]:
+def parse_settings(words: list[str]) -> dict[str, Any]:
     """Return settings that are written as ``name=value``.
 
     A value is a number, ``true``, ``false``, ``none`` or a string.
 
     Args:
         words: The settings as strings.
-        where: The command, for the error.
 
     Raises:
         ArgumentError: If a word has no ``=``, or a name occurs twice.
 
     Example:
-        >>> parse_settings(["lr=1e-4", "patience=5", "max_duration=2ep"], "hookline set")
+        >>> parse_settings(["lr=1e-4", "patience=5", "max_duration=2ep"])
         {'lr': 0.0001, 'patience': 5, 'max_duration': '2ep'}
     """
     found: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
-            raise ArgumentError(f"{where}({word!r}): is not a setting. Write name=value, such as lr=1e-4.")
+            raise ArgumentError(f"{word!r} is not a setting. Write name=value, such as lr=1e-4.")
         if name in found:
-            raise ArgumentError(f"{where}({name}): is given twice. Give it once.")
+            raise ArgumentError(f"{name} is given twice. Give it once.")
         found[name] = _parsed(value)
     if not found:
-        raise ArgumentError(f"{where}: needs at least one setting, such as lr=1e-4.")
+        raise ArgumentError("Give at least one setting, such as lr=1e-4.")
     return found
 
 

@@ -102,7 +102,9 @@ def outcome_of(entry: ControlEntry) -> Outcome:
     what = " ".join([entry.command, *words])
     if entry.refused:
         return Outcome("refused", f"{what}: refused at step {entry.step}. {entry.refused}")
-    return Outcome("done", f"{what} {f'from step {entry.step + 1} on' if words else f'at step {entry.step}'}.")
+    if entry.command == "set":
+        return Outcome("done", f"{what} from step {entry.step + 1} on.")
+    return Outcome("done", f"{what} at step {entry.step + (entry.command == 'eval')}.")  # `eval` acts at the next step.
 
 
 def _was(name: str, entry: ControlEntry) -> str:

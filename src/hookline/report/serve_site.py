@@ -86,7 +86,7 @@ class WatchedSite:
         if folder is None or command not in COMMANDS:
             return None
         words = str(fields.get("settings", "")).split()
-        settings = parse_settings(words, "Set") if command == "set" else None
+        settings = parse_settings(words) if command == "set" else None
         outcome = ask(folder, command, settings, wait=ANSWER_WAIT_S)
         return Answer(embedded(asdict(outcome)).encode(), JSON)
 
