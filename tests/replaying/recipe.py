@@ -159,6 +159,7 @@ def bad_sample(recipe: Recipe) -> None:
     recipe.model = build(normalizes=False)
     recipe.train = loader(Samples(bad=int(MORE[0]), value=float(MORE[1])))
     recipe.callbacks += [hl.StopOnNaN()] if MORE[2:] == ["guarded"] else []
+    recipe.options.update({"accumulate": 4} if MORE[2:] == ["accumulated"] else {})
 
 
 def control(recipe: Recipe) -> None:
@@ -183,6 +184,7 @@ CHANGES: dict[str, Callable[[Recipe], object]] = {
     "bad sample": bad_sample,
     "unsteady order": lambda recipe: setattr(recipe, "train", loader(Samples(), shuffle=None, sampler=Unsteady())),
     "unsteady loss": lambda recipe: recipe.callbacks.append(Drift()),
+    "no record": lambda recipe: recipe.options.update(log_every=None),
     "prune": lambda recipe: setattr(recipe, "callbacks", [hl.Checkpointer("15st", keep_last=1)]),
 }
 

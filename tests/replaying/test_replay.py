@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from hookline.checkpoint import Store
 from hookline.cli.main import main
 from hookline.errors import HooklineError, SetupError
 from hookline.records.steps import read_steps
+from hookline.replaying.found import read_found
 from tests.support import saved_steps
 
 RECIPE = Path(__file__).with_name("recipe.py")
@@ -89,12 +91,12 @@ def test_a_step_that_was_undone_and_made_again_is_replayed_to_its_second_time(tm
     assert result.made == result.recorded
 
 
-@pytest.mark.parametrize("guarded", [(), ("guarded",)], ids=["trains on", "stopped"])
+@pytest.mark.parametrize("how", [(), ("guarded",), ("accumulated",)], ids=["continues", "stopped", "accumulated"])
 def test_a_bad_sample_is_found_with_one_command(
-    guarded: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    how: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = random.randrange(320)
-    run = train("bad sample", tmp_path / "run", bad, "nan", *guarded)
+    run = train("bad sample", tmp_path / "run", bad, "nan", *how)
     assert main(["replay", str(RECIPE), "--run", str(run), "--until", "nan", "--folder", str(tmp_path / "again")]) == 0
     out = capsys.readouterr().out
     assert f"sample: index {bad} of the data set" in out, out
@@ -105,12 +107,26 @@ def test_a_bad_sample_is_found_with_one_command(
 
 
 def test_a_sample_behind_a_spike_is_found(tmp_path: Path) -> None:
-    bad = random.randrange(200, 320)
+    bad = 268  # Of the batch of step 31. The first ten steps are not judged.
     run = train("bad sample", tmp_path / "run", bad, "1e5")
     found = hl.replay(RECIPE, run=run, until="spike").found
     assert found is not None
     assert found.samples == (bad,)
     assert found.activation.startswith("0 (Linear), ")
+
+
+def test_the_sample_of_a_bad_micro_batch_comes_before_outliers_of_the_others(tmp_path: Path) -> None:
+    batch = {"batch": 4, "size": 8, "is_bad": False}
+    batches = [
+        batch | {"loss": 0.8, "indices": [*range(8)], "positions": [2], "why": "has a loss that is large"},
+        batch
+        | {"loss": float("nan"), "batch": 5, "indices": [*range(8, 16)], "positions": [3], "why": "is not finite"},
+    ]
+    row = {"step": 1, "epoch": 0, "activations": {"0 (Linear)": float("nan")}, "gradients": {}, "batches": batches}
+    (tmp_path / "found-0.json").write_text(json.dumps([row]))
+    found = read_found(tmp_path, "nan", 1)
+    assert found is not None
+    assert (found.batch, found.samples, found.why) == (5, (11,), "is not finite")
 
 
 def test_callbacks_join_at_the_first_step_that_was_asked_for(tmp_path: Path) -> None:
@@ -150,8 +166,30 @@ def test_the_cost_of_deleted_checkpoints_is_printed(tmp_path: Path, capsys: pyte
     run = train("prune", tmp_path / "run")
     assert main(["replay", str(RECIPE), "--run", str(run), "--from", "40", "--to", "45"]) == 0
     out = capsys.readouterr().out
-    assert "from step 0, because no earlier checkpoint is left; the 40 steps up to step 40 come first" in out
+    assert "from step 0, because there is no earlier checkpoint; the 40 steps up to step 40 come first" in out
     assert "replayed 5 steps, equal in every bit" in out
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = train("augmentation", tmp_path / "run")
+    weights = run / "checkpoints" / "step-00000030" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert main(["replay", str(RECIPE), "--run", str(run), "--from", "33", "--to", "35"]) == 0
+    out = capsys.readouterr().out
+    assert "step-00000030/model.safetensors: " in out
+    assert "The replay starts at an earlier step." in out
+    assert "from step-00000015; the 18 steps up to step 33 come first" in out
+    assert "replayed 2 steps, equal in every bit" in out
+
+
+def test_steps_that_cannot_be_compared_have_their_own_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train("no record", tmp_path / "run")
+    assert main(["replay", str(RECIPE), "--run", str(run), "--from", "33", "--to", "35"]) == 3
+    assert "\nnot compared: the run recorded no losses\n" in capsys.readouterr().out
 
 
 def test_a_killed_run_that_was_resumed_is_replayed_over_the_resume(tmp_path: Path) -> None:
@@ -174,6 +212,7 @@ def test_mistakes_are_errors_before_anything_starts(tmp_path: Path) -> None:
     run = train("augmentation", tmp_path / "run")
     for options, said in (
         ({"first_step": 60}, "the run ended at step 60. Give an earlier step."),
+        ({"first_step": 9, "last_step": 61}, "the run ended at step 60. Give an earlier step."),
         ({"first_step": 9, "last_step": 9}, "first_step must be >= 0 and below last_step"),
         ({}, "give the step after which the steps begin, or until"),
         ({"until": "nan"}, "no loss of .* is NaN or infinite .60 steps recorded"),

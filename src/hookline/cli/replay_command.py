@@ -15,7 +15,8 @@ def register(commands: Any) -> None:
         "replay",
         help="make some steps of a past run again, with other callbacks",
         description="Start SCRIPT again at a checkpoint of a past run, with more callbacks and in another folder, and "
-        "compare each step with the run. The exit code is 0 if all are equal, 1 if they differ, 2 if the script fails.",
+        "compare each step with the run. The exit code is 0 if all are equal, 1 if they differ, 2 if the replay "
+        "cannot start, 3 if they cannot be compared.",
     )
     parser.add_argument("script", metavar="SCRIPT", type=Path, help="the Python file that trained the run")
     parser.add_argument("--run", dest="past", metavar="RUN", type=Path, required=True, help="the folder of the run")
@@ -75,4 +76,6 @@ def run(arguments: argparse.Namespace) -> int:
         found = result.found
         print("\n".join(found.lines) if found is not None else "no step of the replay has a value that is not finite")
     print(f"report: {result.report}")
-    return 0 if result.is_equal or not (result.differences or result.recorded) else 1
+    if result.is_equal:
+        return 0
+    return 1 if result.differences else 3

@@ -94,8 +94,9 @@ def _is_bad(row: Mapping[str, Any]) -> bool:
 
 def _found(row: Mapping[str, Any], before: Sequence[Mapping[str, Any]], rank: int) -> Found:
     batches = row["batches"]
-    bad = [batch for batch in batches if not math.isfinite(batch["loss"])]
-    pointing = [batch for batch in batches if batch.get("positions")]
+    # First the micro-batches with values that are not finite: the outliers of the others are usual samples.
+    bad = [batch for batch in batches if not math.isfinite(batch["loss"]) or batch.get("is_bad")]
+    pointing = [batch for batch in bad or batches if batch.get("positions")]
     one = (pointing or bad or sorted(batches, key=lambda batch: -batch["loss"]))[0]
     return Found(
         step=row["step"],

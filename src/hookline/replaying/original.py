@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Literal
 from hookline.callbacks.stopping._spikes import UsualValues
 from hookline.checkpoint import Checkpoint, Store
 from hookline.checkpoint.plan import FOLDER
-from hookline.errors import SetupError
+from hookline.errors import CheckpointCorruptError, SetupError
 from hookline.records import EventRow, from_json
 from hookline.records.run_file import RunFile
 from hookline.records.steps import StepRow, read_steps
@@ -56,6 +56,16 @@ class Original:
         return max([row.step for row in self.steps[-1:]] + sessions[-1:], default=0)
 
     @property
+    def longest_replay(self) -> float:
+        """The last step that a replay can be asked for.
+
+        A run that was killed has made more steps than it has recorded, and one that failed was in its next step.
+        """
+        if self.file.status in ("running", "killed"):
+            return math.inf
+        return self.last_step + (self.file.status == "failed")
+
+    @property
     def processes(self) -> int:
         """The number of processes of the run."""
         return int(self.file.settings.get("processes", 1))
@@ -67,12 +77,25 @@ class Original:
                 return index + 1
         return len(self.steps)
 
-    def checkpoint_before(self, step: int) -> Checkpoint | None:
-        """Return the newest checkpoint of a step or of an earlier one, from which the run went on to its end."""
-        found = [its for its in Store(self.folder / FOLDER).checkpoints() if its.about.exact and not its.weights_only]
+    def checkpoint_before(self, step: int, say: Callable[[str], None]) -> Checkpoint | None:
+        """Return the newest valid checkpoint of a step or of an earlier one, from which the run continued to its end.
+
+        Args:
+            step: The step.
+            say: Called with a line for each damaged checkpoint.
+        """
+        store = Store(self.folder / FOLDER)
+        found = [its for its in store.checkpoints() if its.about.exact and not its.weights_only]
         kept = _of_this_history(found, self.events)
         usable = [its for its in kept if its.about.step <= step and not (its.about.finished and its.about.step == step)]
-        return max(usable, key=lambda its: (its.about.step, its.about.generation), default=None)
+        for checkpoint in sorted(usable, key=lambda its: (its.about.step, its.about.generation), reverse=True):
+            try:
+                store.verify(checkpoint)
+            except CheckpointCorruptError as error:
+                say(f"{error} The replay starts at an earlier step.")
+            else:
+                return checkpoint
+        return None
 
     def first_bad_step(self, until: Until) -> int:
         """Return the first step whose loss is not finite or spikes.

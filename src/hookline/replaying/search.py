@@ -91,7 +91,7 @@ class BadStep(Callback):
     def on_loss_ready(self, run: Run) -> None:
         if self._row is not None and not run.is_padding:
             loss = float(run.loss.detach())
-            found: dict[str, Any] = {"loss": loss}
+            found: dict[str, Any] = {"loss": loss, "is_bad": self._bad_outputs is not None}
             if not math.isfinite(loss) or self._step == self._at or self._bad_outputs is not None:
                 found |= self._samples(run)
             self._row["batches"].append(found)

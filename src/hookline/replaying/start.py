@@ -75,7 +75,7 @@ class Replay:
         if self.differences:
             return f"{steps}, different: {self.differences[0]}"
         if not self.recorded:
-            return f"{steps}, not compared: the run recorded no losses"
+            return "not compared: the run recorded no losses"
         if not self.is_equal:
             return f"{steps}, equal in every bit up to step {self.recorded[-1].step}, the last that the run recorded"
         return f"{steps}, equal in every bit"
@@ -117,7 +117,7 @@ def replay(
     """
     original = Original.read(Path(run))
     first, last = _range(original, first_step, last_step, until)
-    checkpoint = original.checkpoint_before(first)
+    checkpoint = original.checkpoint_before(first, say)
     command = _command(original, Path(script), arguments, processes)
     target = Path(tempfile.mkdtemp(prefix="hookline-replay-") if folder is None else folder).absolute()
     _check_folder(target, original.folder)
@@ -147,6 +147,8 @@ def _range(original: Original, first: int | None, last: int | None, until: Until
             raise SetupError(f"replay(until={until!r}, last_step={last}): give one of them.")
         last = original.first_bad_step(until)
         first = max(0, last - BEFORE) if first is None else first
+    elif last is not None and last > original.longest_replay:
+        raise SetupError(f"replay(last_step={last}): the run ended at step {original.last_step}. Give an earlier step.")
     if first is None:
         raise SetupError("replay(): give the step after which the steps begin, or until. On the command line: --from.")
     if first >= max(original.last_step, 1):
@@ -190,7 +192,7 @@ def _check_folder(target: Path, run: Path) -> None:
 def _announced(original: Original, first: int, last: int, checkpoint: Checkpoint | None, until: Until | None) -> str:
     """Return from where the replay starts, and how many steps this costs."""
     start = 0 if checkpoint is None else checkpoint.about.step
-    name = "step 0, because no earlier checkpoint is left" if checkpoint is None else checkpoint.name
+    name = "step 0, because there is no earlier checkpoint" if checkpoint is None else checkpoint.name
     name = "step 0" if checkpoint is None and not first else name
     extra = first - start
     cost = f"; the {extra:,} step{'' if extra == 1 else 's'} up to step {first} come first" if extra else ""
@@ -215,10 +217,11 @@ def _start(command: Sequence[str], wanted: Mapping[str, object]) -> int:
 def _result(original: Original, target: Path, first: int, last: int, code: int) -> Replay:
     """Compare the steps of a replay that has ended with those of the run."""
     if not (target / STARTED).is_file():
-        how = f"ended with exit code {code}" if code else "ended"
+        if code:
+            raise HooklineError(f"The script ended with exit code {code} before its first step. Its error is above.")
         raise HooklineError(
-            f"The script {how} before its first step. It must train with Hookline, in the processes that hookline "
-            f"replay starts."
+            "The script ended before its first step. It must train with Hookline, in the processes that hookline "
+            "replay starts."
         )
     started = json.loads((target / STARTED).read_text())
     rows = started["rows"]
