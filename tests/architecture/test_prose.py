@@ -74,6 +74,7 @@ CLEAN_FOLDERS = (
     "callbacks/debug",
     "callbacks/evaluation",
     "callbacks/gradients",
+    "callbacks/regularization",
     "callbacks/saving",
     "callbacks/schedule",
     "callbacks/stopping",

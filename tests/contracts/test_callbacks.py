@@ -96,6 +96,10 @@ WAYS: dict[str, tuple[Make, ...]] = {
         lambda cls: cls("ln_structured", 0.25, every="3st", lottery_ticket="1st", of="all"),
     ),
     "QuantizationAwareTraining": (lambda cls: cls(), lambda cls: cls(4, None, start="2st", convert=False)),
+    "LabelSmoothing": (lambda cls: cls(), lambda cls: cls(0.5)),
+    "MixUp": (lambda cls: cls(), lambda cls: cls(1.0, probability=0.5)),
+    "CutMix": (lambda cls: _on_squares(cls),),
+    "SAM": (lambda cls: cls(), lambda cls: cls(0.5)),
     "GradientClip": (lambda cls: cls(1.0), lambda cls: cls({"SGD": 0.1}, norm_type=1.0)),
     "GradientMonitor": (lambda cls: cls(), lambda cls: cls("2st", weights=True, updates=True, histograms=True)),
     "GradientPlot": (lambda cls: cls("4st", layers="*out"),),
@@ -174,6 +178,11 @@ SKIP: dict[str, tuple[str, ...]] = {
     # A trial needs a task: in an own loop both refuse, with an error.
     "BatchSizeFinder": ("own_loops",),
     "LRFinder": ("own_loops",),
+    # A custom loop computes its loss itself: all four refuse it, with an error.
+    "CutMix": ("own_loops",),
+    "LabelSmoothing": ("own_loops",),
+    "MixUp": ("own_loops",),
+    "SAM": ("own_loops",),
 }
 """By name of a callback: the rules that cannot hold for it. Each needs its reason beside it."""
 
@@ -192,6 +201,17 @@ def _sized(size: int) -> Any:
 
 def _squares(run: Any) -> Any:
     return run.batch[0].reshape(-1, 1, 2, 2)
+
+
+def _on_squares(cls: Any) -> Any:
+    """The inputs of the contract are rows of four numbers, which it takes as images of two by two."""
+
+    def mix(self: Any, inputs: torch.Tensor, order: torch.Tensor, kept: float) -> tuple[torch.Tensor, float]:
+        images = inputs.reshape(-1, 1, 2, 2) if inputs.ndim == 2 else inputs
+        mixed, kept = cls.mix(self, images, order, kept)
+        return mixed.reshape(inputs.shape), kept
+
+    return type(cls.__name__, (cls,), {"mix": mix, "__doc__": cls.__doc__, "__module__": cls.__module__})()
 
 
 def _timed(cls: Any) -> Any:

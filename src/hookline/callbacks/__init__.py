@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from hookline.callbacks.gradients import GradientClip, GradientMonitor, GradientPlot
     from hookline.callbacks.plugins import from_plugins as from_plugins
+    from hookline.callbacks.regularization import SAM, CutMix, LabelSmoothing, MixUp
     from hookline.callbacks.saving import (
         Checkpointer,
         ExportModel,
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
 # All callbacks:
 __all__ = [
     "EMA",
+    "SAM",
     "SWA",
     "AccumulationSchedule",
     "ActivationMonitor",
@@ -90,6 +92,7 @@ __all__ = [
     "Bar",
     "BatchSizeFinder",
     "Checkpointer",
+    "CutMix",
     "DerivedMetric",
     "DeviceMonitor",
     "DryRun",
@@ -106,6 +109,7 @@ __all__ = [
     "LRFinder",
     "LRMonitor",
     "LRSchedule",
+    "LabelSmoothing",
     "LambdaCallback",
     "LimitBatches",
     "LoadWeights",
@@ -114,6 +118,7 @@ __all__ = [
     "MemoryMonitor",
     "MemorySnapshot",
     "Metrics",
+    "MixUp",
     "ModelSummary",
     "Notify",
     "OOMReport",
@@ -142,7 +147,17 @@ __all__ = [
     "Upload",
 ]
 
-FAMILIES = ("stopping", "saving", "schedule", "weights", "gradients", "evaluation", "watch", "debug")
+FAMILIES = (
+    "stopping",
+    "saving",
+    "schedule",
+    "weights",
+    "gradients",
+    "regularization",
+    "evaluation",
+    "watch",
+    "debug",
+)
 
 
 if not TYPE_CHECKING:  # With this function, a type checker would accept every misspelled name.
