@@ -108,7 +108,11 @@ def site_config(config: str, docs: Path) -> str:
         docs: The folder of the pages.
     """
     for folder, indent in (("tutorials", 6), ("interop", 6), ("api", 10), ("decisions", 10)):
-        pages = sorted((docs / folder).glob("*.md"), key=lambda page: (page.stem != "README", page.stem))
+        first = ["README", *GROUPS]
+        pages = sorted(
+            (docs / folder).glob("*.md"),
+            key=lambda page: (first.index(page.stem) if page.stem in first else len(first), page.stem),
+        )
         lines = [f"{' ' * indent}- {page.relative_to(docs)}" for page in pages]
         if folder == "tutorials" and pages:  # An entry without pages would be an error.
             lines.insert(0, "  - Tutorials:")
