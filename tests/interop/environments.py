@@ -10,11 +10,14 @@ holds one library and the few packages that only this library needs, installed w
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import os
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -53,16 +56,35 @@ def main() -> None:
 
 def make(library: str) -> str | None:
     """Make the environment, unless it is there, and return the path of its interpreter. ``None`` if that fails."""
+    with _locked(library):
+        return _make(library)
+
+
+@contextmanager
+def _locked(library: str) -> Iterator[None]:
+    """Wait until no other process makes the environment: two at once would delete each other's files."""
+    path = ROOT / ".interop" / f"{library}.lock"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _make(library: str) -> str | None:
     constraints = HERE / f"constraints-{library}.txt"
     folder = ROOT / ".interop" / library
     python, stamp = str(folder / "bin/python"), folder / "installed"
     version = hashlib.sha256(constraints.read_bytes()).hexdigest()
-    if not stamp.exists() or stamp.read_text() != version:
+    is_new = not stamp.exists() or stamp.read_text() != version
+    if is_new:
         print(f"installing {library} into {folder.relative_to(ROOT)}", flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", folder], check=True)
-        packages = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-        base = sysconfig.get_path("purelib")
-        (packages / "base.pth").write_text(f"import site; site.addsitedir({base!r})\n")
+    packages = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    base, link = Path(sysconfig.get_path("purelib")).resolve(), packages / "base.pth"
+    line = f"import site; site.addsitedir({str(base)!r})\n"
+    if is_new or link.read_text() != line:  # The folder of .venv may have moved.
+        link.write_text(line)
+    if is_new:
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
         if subprocess.run([*pip, "install", "-qq", "--no-deps", "-r", constraints]).returncode:
             return None
