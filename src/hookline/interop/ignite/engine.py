@@ -55,7 +55,7 @@ class EngineAdapter(Adapter):
     writes = ()
 
     def __init__(self, callback: Any, **options: Any) -> None:
-        self._events = import_module("ignite.engine").Events
+        self._events = import_module("ignite.engine").Events.__members__
         self._stateful: dict[str, Any] = {}
         self._loaded: dict[str, Any] = {}
         self._epoch_started = self._started = 0.0
