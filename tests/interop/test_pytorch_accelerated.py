@@ -509,6 +509,22 @@ def test_a_loss_cannot_be_replaced() -> None:
         in_hookline([doing(double, "on_train_step_end")])
 
 
+def test_each_batch_of_an_evaluation_without_a_loss_has_its_outputs() -> None:
+    """The outputs of the batch before would be taken for them, if the loss alone told batches apart."""
+    seen: list[bool] = []
+
+    class OutputsOnly(hl.Task):
+        def eval_batch(self, run: hl.Run, batch: Any) -> None:
+            run.outputs = batch[0] * 2
+
+    def note(trainer: Any, batch: Any, batch_output: Any, **given: Any) -> None:
+        assert "loss" not in batch_output
+        seen.append(torch.equal(batch_output["model_outputs"], batch[0] * 2))
+
+    HooklineTrainer(callbacks=[doing(note, "on_eval_step_end")], folder=False).evaluate(OutputsOnly(), data(2))
+    assert seen == [True, True]
+
+
 def test_two_alike_need_names() -> None:
     two = [of.EarlyStoppingCallback() for _ in range(2)]
     with pytest.raises(RegistrationError, match="give one of them a name"):

@@ -7,6 +7,7 @@ or checked against it. ``docs/design.md`` lists the other steps to add an event.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,7 @@ def is_resource(name: str) -> bool:
     return name in RESOURCES or name.startswith("optimizer/")
 
 
+@cache
 def moments(field: str) -> tuple[str, ...]:
     """Return the events at which a field of ``run`` has a value. Empty if it always has one."""
     return tuple(event.name for event in EVENTS if field in event.valid)

@@ -101,8 +101,7 @@ class PytorchAcceleratedAdapter(Adapter):
 
         def after_batch(run: Run) -> None:
             call_hook(run)
-            output = adapter._host.batch_output
-            if output["loss"] is not output.parts[2]:
+            if adapter._host.is_loss_replaced:
                 raise LossError(
                     f"{adapter.name}.{hook} replaced batch_output['loss']: Hookline uses the loss of the model. "
                     f"Write a hl.Callback with writes = ('loss',) that sets run.loss in on_loss_ready."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from operator import is_not
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Never
 
 import torch
@@ -74,6 +73,9 @@ class PytorchAcceleratedHost(Host):
         if is_evaluation(run):
             self.is_stopping = False
 
+    def on_eval_batch_start(self, run: Run) -> None:
+        self._output = None  # Without a loss, it would be taken for that of the batch before.
+
     def on_eval_loader_end(self, run: Run) -> None:
         self.has_evaluated = True
         self._record(run, f"{run.stage}/", "")
@@ -100,11 +102,15 @@ class PytorchAcceleratedHost(Host):
     @property
     def batch_output(self) -> BatchOutput:
         """What the step has computed on the batch, one dict for all callbacks."""
-        run = self.run
-        parts = run.batch, _value(run, "outputs"), _value(run, "loss")
-        if self._output is None or any(map(is_not, self._output.parts, parts)):
-            self._output = BatchOutput(parts, run.batch_size)
+        run, loss = self.run, _value(self.run, "loss")
+        if self._output is None or self._output.loss is not loss:
+            self._output = BatchOutput(loss, _value(run, "outputs"), run.batch_size)
         return self._output
+
+    @property
+    def is_loss_replaced(self) -> bool:
+        """True if a callback has set another loss in ``batch_output``."""
+        return self._output is not None and self._output.get("loss") is not self._output.loss
 
     def note_stop(self, error: Exception) -> None:
         """A callback has raised ``StopTrainingError``: the others hear of it, and of the end."""
@@ -160,14 +166,20 @@ class BatchOutput(dict[str, Any]):
     """``batch_output``: the loss, the outputs of the model and the number of samples of a batch.
 
     Args:
-        parts: The batch, the outputs and the loss. ``None`` for what the task does not return.
+        loss: The loss, or ``None`` if the task does not return it.
+        outputs: The outputs of the model, or ``None`` if the task does not return them.
         batch_size: The number of samples.
     """
 
-    def __init__(self, parts: tuple[Any, Any, Any], batch_size: int) -> None:
-        found = {"loss": parts[2], "model_outputs": parts[1]}
-        super().__init__({name: value for name, value in found.items() if value is not None}, batch_size=batch_size)
-        self.parts = parts
+    __slots__ = ("loss",)
+
+    def __init__(self, loss: Any, outputs: Any, batch_size: int) -> None:
+        self.loss = loss
+        if loss is not None:
+            self["loss"] = loss
+        if outputs is not None:
+            self["model_outputs"] = outputs
+        self["batch_size"] = batch_size
 
     def __missing__(self, name: str) -> Never:
         raise KeyError(
