@@ -164,6 +164,7 @@ CALLBACKS = {
     "QuantizationAwareTraining": "callbacks/weights/test_quantization_aware_training.py::test_training_rounds_the_weights_and_moves_the_ones_behind_them",
     "GradientClip by norm": "callbacks/gradients/test_gradient_clip.py::test_a_run_clipped_by_norm_is_bitwise_a_plain_loop",
     "GradientClip by value": "callbacks/gradients/test_gradient_clip.py::test_a_run_clipped_by_value_is_bitwise_a_plain_loop",
+    "GradientMonitor: mean, deviation and zeros": "callbacks/gradients/test_gradient_monitor.py::test_mean_deviation_and_zeros_of_gradients_are_those_of_a_plain_loop",
     "LabelSmoothing": "callbacks/regularization/test_label_smoothing.py::test_training_is_bitwise_that_of_a_smoothed_loss",
     "MixUp": "callbacks/regularization/test_mix_up.py::test_training_is_that_of_the_textbook_loop",
     "CutMix": "callbacks/regularization/test_cut_mix.py::test_a_rectangle_of_one_other_image_and_its_area_in_the_loss",

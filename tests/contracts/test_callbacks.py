@@ -101,7 +101,10 @@ WAYS: dict[str, tuple[Make, ...]] = {
     "CutMix": (lambda cls: _on_squares(cls),),
     "SAM": (lambda cls: cls(), lambda cls: cls(0.5)),
     "GradientClip": (lambda cls: cls(1.0), lambda cls: cls({"SGD": 0.1}, norm_type=1.0)),
-    "GradientMonitor": (lambda cls: cls(), lambda cls: cls("2st", weights=True, updates=True, histograms=True)),
+    "GradientMonitor": (
+        lambda cls: cls(),
+        lambda cls: cls("2st", weights=True, updates=True, statistics=True, histograms=True),
+    ),
     "GradientPlot": (lambda cls: cls("4st", layers="*out"),),
     "ParameterMonitor": (lambda cls: cls(), lambda cls: cls("3st", layers="*.weight", histograms=True)),
     "ActivationMonitor": (

@@ -66,6 +66,28 @@ def test_norms_of_gradients_weights_and_updates_are_those_of_a_plain_loop() -> N
                 assert history[f"{kind}/{layer}"][index] == pytest.approx(value, rel=1e-5), (kind, layer, index)
 
 
+def test_mean_deviation_and_zeros_of_gradients_are_those_of_a_plain_loop() -> None:
+    """Two hidden units never fire, so that some gradients are exactly zero."""
+    model = TinyModel()
+    with torch.no_grad():
+        model.hidden.bias[:2] = -1e6
+    history = fit_adam(GradientMonitor("1st", statistics=True, layers="hidden"), model=model).history
+    plain = TinyModel()
+    with torch.no_grad():
+        plain.hidden.bias[:2] = -1e6
+    x, y = tiny_data()[0]
+    nn.functional.cross_entropy(plain(x), y).backward()
+    gradients = {name: p.grad.flatten().double() for name, p in plain.named_parameters() if p.grad is not None}
+    for layer in ("hidden", "total"):
+        values = torch.cat([its for name, its in gradients.items() if layer == "total" or name.startswith(layer)])
+        assert history[f"grad_mean/{layer}"][0] == pytest.approx(values.mean().item(), rel=1e-4, abs=1e-8)
+        assert history[f"grad_std/{layer}"][0] == pytest.approx(values.std(correction=0).item(), rel=1e-5)
+        assert history[f"grad_zeros/{layer}"][0] == pytest.approx((values == 0).double().mean().item(), rel=1e-6)
+    assert history["grad_zeros/hidden"][0] >= 0.25
+    assert "grad_mean/out" not in history
+    assert history.steps("grad_std/total") == list(range(1, 9))
+
+
 def test_by_default_only_the_first_of_a_hundred_steps_is_looked_at_and_only_its_gradients() -> None:
     history = fit_adam(GradientMonitor(), train=tiny_data(110), max_duration="1ep").history
     assert history.steps("grad_norm/total") == [1, 100]

@@ -43,6 +43,7 @@ class GradientMonitor(Callback):
         updates: Also log ``update_norm/…``, the norm of the change by the optimizer, and ``update_ratio/…``, this
             norm divided by the norm of the weights before. A ratio of about 0.001 is usual. Needs a copy of the
             weights during measured steps.
+        statistics: Also log ``grad_mean/…``, ``grad_std/…`` and ``grad_zeros/…``, the fraction of zeros.
         histograms: Also log ``grad_histogram/<layer>``. This synchronizes with the device, while norms stay on the
             device until the interval ends.
 
@@ -74,6 +75,7 @@ class GradientMonitor(Callback):
         layers: Layers = True,
         weights: bool = False,
         updates: bool = False,
+        statistics: bool = False,
         histograms: bool = False,
     ) -> None:
         self._sampling = SampledGradients("GradientMonitor", every)
@@ -82,9 +84,10 @@ class GradientMonitor(Callback):
         self.layers = layers
         self.weights = weights
         self.updates = updates
+        self.statistics = statistics
         self.histograms = histograms
         wanted = {"grad_norm": True, "weight_norm": weights, "update_norm": updates, "update_ratio": updates}
-        wanted["grad_histogram"] = histograms
+        wanted |= dict.fromkeys(("grad_mean", "grad_std", "grad_zeros"), statistics) | {"grad_histogram": histograms}
         self.writes = tuple(f"{name}/*" for name, is_wanted in wanted.items() if is_wanted)
         self._clear()
 
@@ -133,6 +136,8 @@ class GradientMonitor(Callback):
         if not groups:
             return
         self._values = self._named(run, "grad_norm", gradients.values())
+        if self.statistics:
+            self._values |= self._statistics(run)
         if self.histograms:
             self._spread = {
                 layer: torch.cat([whole(gradient).flatten() for gradient in its])
@@ -170,11 +175,36 @@ class GradientMonitor(Callback):
             run.log_histogram(f"grad_histogram/{layer}", gradients, step=step)
         self._clear()
 
+    def _statistics(self, run: Run) -> dict[str, Tensor]:
+        """Return mean, standard deviation and fraction of zeros of the layers and in total, by metric name."""
+        found = {layer: _moments([p.grad for p in its if p.grad is not None]) for layer, its in self._groups.items()}
+        first = next(iter(found.values()))
+        every = torch.stack([moments.to(first) for moments in found.values()])
+        counts, means = every[:, 3], every[:, 0]
+        fractions = counts / counts.sum()
+        mean = (fractions * means).sum()
+        variance = (fractions * (every[:, 1] ** 2 + (means - mean) ** 2)).sum()
+        found = {layer: moments for layer, moments in found.items() if layer != REST}
+        found[f"total{_of(run)}"] = torch.stack([mean, variance.sqrt(), (fractions * every[:, 2]).sum()])
+        kinds = ("grad_mean", "grad_std", "grad_zeros")
+        return {f"{kind}/{layer}": its[index] for index, kind in enumerate(kinds) for layer, its in found.items()}
+
     def _named(self, run: Run, kind: str, groups: Iterable[Sequence[Tensor]]) -> dict[str, Tensor]:
         """Return the norms of the layers and the total, by metric name."""
         total, parts = norms(groups)
         found = {f"{kind}/{layer}": part for layer, part in zip(self._groups, parts, strict=True) if layer != REST}
         return found | {f"{kind}/total{_of(run)}": total}
+
+
+def _moments(gradients: Sequence[Tensor]) -> Tensor:
+    """Return mean, standard deviation, fraction of zeros and number of the values, on their device."""
+    full = [whole(gradient) for gradient in gradients]
+    dense = [values_of(its if its.layout == torch.strided else its.to_dense()) for its in full]
+    real = [torch.view_as_real(its) if its.is_complex() else its for its in dense]
+    values = torch.cat([its.flatten() for its in real])
+    zeros = 1 - torch.count_nonzero(values) / values.numel()
+    count = torch.full_like(zeros, values.numel())
+    return torch.stack([values.mean(), values.std(correction=0), zeros.to(values.dtype), count.to(values.dtype)])
 
 
 def _of(run: Run) -> str:
