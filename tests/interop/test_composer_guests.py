@@ -114,6 +114,17 @@ def test_a_guest_does_the_same(name: str, accumulate: int) -> None:
         assert "grad_clip/norm" in trainer.logger.destinations[0].data
 
 
+def test_another_trainer_that_starts_from_scratch_is_another_run() -> None:
+    guests = CASES["all"]()
+    guest = hl.interop.to_composer(*guests)
+    first, trainer = in_composer([guest])
+    stops = seen(guests)[2]
+    second, again = in_composer([guest])
+    assert again.state.timestamp.batch == trainer.state.timestamp.batch
+    assert same(weights(second), weights(first))
+    assert seen(guests)[2] == stops
+
+
 def test_guests_continue_after_a_resume(tmp_path: Path) -> None:
     def guests() -> Any:
         return hl.interop.to_composer(hl.EMA(0.7), hl.EarlyStopping("val/loss", min_delta=0.2, patience=3))

@@ -121,7 +121,7 @@ class _Hooks:
     def _open(self, state: Any, logger: Any, entry_point: str) -> None:
         self._close()
         self._host = ComposerTrainerHost(state, logger)
-        self._guest.open(self._host, entry_point)
+        self._guest.open(self._host, entry_point, is_new=entry_point == "fit" and not state.timestamp.batch.value)
         self._is_open = True
         if self._loaded is not None:
             self._guest.load_state_dict(self._loaded)
