@@ -407,6 +407,28 @@ def test_the_logs_of_a_batch_are_a_dict() -> None:
         assert read(found[0]) == {"loss": loss}
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda its: its.update(lr=1),
+        lambda its: its.setdefault("lr", 1),
+        lambda its: its.__setitem__("lr", 1),
+        lambda its: its.__ior__({"lr": 1}),
+    ],
+    ids=["update", "setdefault", "item", "ior"],
+)
+def test_a_callback_adds_to_the_logs_of_a_batch(write: Callable[[Any], Any]) -> None:
+    found: list[dict[str, Any]] = []
+
+    class Writer(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            write(logs)
+            found.append(dict(logs))
+
+    in_hookline([Writer()], max_duration="1st")
+    assert found[0].keys() == {"loss", "lr"}
+
+
 def eval_of_repr(logs: Any) -> Any:
     return json.loads(repr(logs).replace("'", '"'))
 

@@ -117,8 +117,8 @@ class Logs(dict[str, Any]):
     def _fill(self) -> None:
         if self._read is not None:
             read, self._read = self._read, None
-            self.clear()
-            self.update(read())
+            super().clear()
+            super().update(read())
 
     def __getitem__(self, name: str) -> Any:
         self._fill()
@@ -135,6 +135,22 @@ class Logs(dict[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         self._fill()
         super().__setitem__(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        self._fill()
+        super().__delitem__(name)
+
+    def update(self, *arguments: Any, **values: Any) -> None:
+        self._fill()
+        super().update(*arguments, **values)
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        self._fill()
+        return super().setdefault(name, default)
+
+    def clear(self) -> None:
+        self._read = None
+        super().clear()
 
     def __contains__(self, name: object) -> bool:
         self._fill()
@@ -178,6 +194,10 @@ class Logs(dict[str, Any]):
 
     def __ror__(self, other: Any) -> Any:
         return other | self.copy()
+
+    def __ior__(self, other: Any) -> Any:
+        self.update(other)
+        return self
 
     def __reduce__(self) -> Any:
         return dict, (self.copy(),)
