@@ -222,6 +222,34 @@ def test_an_evaluation_without_data_is_refused(tmp_path: Path) -> None:
     assert requests_of(tmp_path / "run")[0].refused.startswith("there is nothing to evaluate on")
 
 
+def test_an_evaluation_in_a_custom_loop_that_does_not_evaluate_is_refused(tmp_path: Path) -> None:
+    """It would be reported as done, and nobody would make it."""
+    model, asked = TinyModel(), [ask(2, "eval")]
+    with Loop(model, sgd, callbacks=asked, max_duration="4st", folder=tmp_path / "run", device="cpu") as loop:
+        for x, y in loop.batches(tiny_data(STEPS)):
+            loop.backward(CE(model(x), y))
+            loop.step()
+    refused = requests_of(tmp_path / "run")[0].refused
+    assert refused == "the loop has not read loop.eval_due so far. Evaluate in it whenever loop.eval_due is true."
+
+
+@pytest.mark.parametrize("also", [None, "stop"])
+def test_an_evaluation_is_refused_at_the_step_at_which_training_ends(tmp_path: Path, also: str | None) -> None:
+    """Also if the request to stop comes after it: there is no next step to evaluate at."""
+    model, step = TinyModel(), 3 if also else 6
+    asked = [ask(step, "eval"), *([ask(step, also)] if also else [])]
+    with Loop(model, sgd, callbacks=asked, max_duration="6st", folder=tmp_path / "run", device="cpu") as loop:
+        for x, y in loop.batches(tiny_data(STEPS)):
+            loop.backward(CE(model(x), y))
+            loop.step()
+            if loop.eval_due:
+                for x, y in loop.eval_batches(tiny_data(1)):
+                    loop.run.log({"loss": CE(model(x), y)})
+    assert loop.run.clock.step == step
+    entry = next(its for its in requests_of(tmp_path / "run") if its.command == "eval")
+    assert entry.refused == "training ends at this step, and an evaluation would come at the next one."
+
+
 def test_a_request_after_training_is_refused(tmp_path: Path) -> None:
     fit(ask(8, "stop", "teardown"), folder=tmp_path / "run")
     assert requests_of(tmp_path / "run")[0].refused == "the run ended before it took the request"

@@ -30,7 +30,7 @@ from hookline.progress import Duration
 from hookline.records.control import ControlRequest, has_requests, remove_empty_folder, shown, take_requests
 from hookline.records.redact import redact_text
 from hookline.records.run_file import ControlEntry
-from hookline.run import RunState, StopRequest
+from hookline.run import MISSING, RunState, StopRequest
 
 logger = logging.getLogger("hookline")
 
@@ -129,6 +129,7 @@ class Control:
         self._repeats: list[ControlEntry] = []  # Settings of the run before a resume, at later steps.
         self._notes: list[str] = []  # For the timeline, once it is open.
         self._since = 0
+        self._reads_eval_due = False
         self._end: threading.Event | None = None
         self._thread: threading.Thread | None = None
 
@@ -136,7 +137,11 @@ class Control:
 
     def begin(self) -> None:
         """The folder is about to be taken. Requests so far were for an earlier run."""
-        self._since = time.time_ns()
+        self._since, self._reads_eval_due = time.time_ns(), False
+
+    def note_eval_due(self) -> None:
+        """The body of a custom loop has read ``eval_due``, so it makes the evaluations that are asked for."""
+        self._reads_eval_due = True
 
     def resume(self, entries: Sequence[ControlEntry], *, evaluates: bool = False) -> None:
         """Repeat the settings of the run that continues. All ranks must call it.
@@ -220,7 +225,9 @@ class Control:
             found = take_requests(folder) if folder is not None and not self._state.rank else []
             for wrong in [one for one in found if isinstance(one, str)]:
                 logger.warning("a request was ignored: %s", wrong)
-            for one in self._world.group.from_zero([asdict(one) for one in found if isinstance(one, ControlRequest)]):
+            asked = [asdict(one) for one in found if isinstance(one, ControlRequest)]
+            asked.sort(key=lambda one: one["command"] == "eval")  # A stop among them leaves no step to evaluate at.
+            for one in self._world.group.from_zero(asked):
                 self._take(self._entry(one))
 
     def rolled_back(self) -> None:
@@ -291,8 +298,21 @@ class Control:
             case "eval":
                 if not requests.can_evaluate:
                     raise SetupError("there is nothing to evaluate on. Pass a validation loader to fit.")
+                if self._state.task is MISSING and not all(self._world.group.exchange(self._reads_eval_due)):
+                    raise SetupError(
+                        "the loop has not read loop.eval_due so far. Evaluate in it whenever loop.eval_due is true."
+                    )
+                if self._is_over:
+                    raise SetupError("training ends at this step, and an evaluation would come at the next one.")
                 requests.agree(evaluate=True)
         return entry
+
+    @property
+    def _is_over(self) -> bool:
+        """True if no step follows. A request of this step may have changed ``max_duration``."""
+        duration = self._state.max_duration
+        is_reached = duration is not None and self._state.clock.reached(duration)
+        return is_reached or self._state.requests.agreed.stop is not None
 
     def _record(self) -> None:
         """Write all requests to ``run.json``, on rank zero."""

@@ -512,6 +512,7 @@ class Engine:
         if self.window.has_batch and self.window.driven:
             self.steps.step()
         self.begin_call("eval_due")
+        self.control.note_eval_due()
         return self.edge.is_eval_due
 
     # -- evaluation and prediction ---------------------------------------------------------------
