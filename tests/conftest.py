@@ -57,6 +57,7 @@ PATHS = {
     "tests/loop/test_feed_workers.py::test_a_worker_that_hangs_*": "processes",
     "tests/records/test_redact.py::test_a_long_text_*": "slow",
     "tests/report/test_page.py::test_very_many_curves_*": "slow",
+    "tests/preflight/*[[]sink_without_a_server]": "trackers",
     "tests/sinks/test_mlflow.py::*": "trackers",
     "tests/sinks/test_names.py::*": "trackers",
     "tests/sinks/test_wandb.py::*": "trackers",

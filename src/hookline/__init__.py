@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hookline.loop import Loop, Result, Scheduler, SupervisedTask, Task
     from hookline.presets import Trainer, evaluate, fit, predict, test, train
     from hookline.progress import Clock, Duration
+    from hookline.records.finding import Finding
     from hookline.replaying import Replay, replay
     from hookline.run import History, Run
 
@@ -34,6 +35,7 @@ __all__ = [
     "Clock",
     "Duration",
     "Event",
+    "Finding",
     "History",
     "HooklineError",
     "HooklineWarning",
@@ -92,6 +94,7 @@ _HOMES: dict[str, Sequence[str]] = {
     "hookline.presets": ("Trainer", "evaluate", "fit", "predict", "test", "train"),
     "hookline.progress": ("Clock", "Duration"),
     "hookline.replaying": ("Replay", "replay"),
+    "hookline.records.finding": ("Finding",),
     "hookline.run": ("History", "Run"),
 }
 

@@ -19,7 +19,7 @@ from hookline.distributed.strategy import Strategy, StrategyName
 from hookline.errors import ArgumentError
 from hookline.loop import Result
 from hookline.loop.keywords import checked, later
-from hookline.loop.settings import InterruptName, PrecisionName, options_of
+from hookline.loop.settings import InterruptName, PrecisionName, PreflightName, options_of
 from hookline.progress import Duration
 
 
@@ -52,6 +52,8 @@ class Trainer(loop.Trainer):
             ``log(dict, step)``.
         interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
             ``"raise"`` ``KeyboardInterrupt``.
+        preflight: ``True``: find probable mistakes before step 1, in two training steps that leave no trace.
+            ``"strict"``: warnings are errors as well. ``False``: only the sanity check of the evaluation.
 
     Example:
         >>> import torch
@@ -103,6 +105,7 @@ def fit(
     config: Mapping[str, Any] | None = None,
     sinks: Iterable[Any] = (),
     interrupt: InterruptName = "return",
+    preflight: bool | PreflightName = False,
 ) -> Result:
     """Train a model, evaluate on ``val`` during training and on ``test`` at the end.
 
@@ -141,6 +144,8 @@ def fit(
             ``log(dict, step)``.
         interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
             ``"raise"`` ``KeyboardInterrupt``.
+        preflight: ``True``: find probable mistakes before step 1, in two training steps that leave no trace.
+            ``"strict"``: warnings are errors as well. ``False``: only the sanity check of the evaluation.
 
     Returns:
         The result of the run: metrics, history, clock, and why and by whom training was stopped.
@@ -176,6 +181,7 @@ def train(
     config: Mapping[str, Any] | None = None,
     sinks: Iterable[Any] = (),
     interrupt: InterruptName = "return",
+    preflight: bool | PreflightName = False,
 ) -> Result:
     """Train a model without any evaluation.
 
@@ -212,6 +218,8 @@ def train(
             ``log(dict, step)``.
         interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
             ``"raise"`` ``KeyboardInterrupt``.
+        preflight: ``True``: find probable mistakes before step 1, in two training steps that leave no trace.
+            ``"strict"``: warnings are errors as well. ``False``: only the sanity check of the evaluation.
 
     Returns:
         The result of the run: metrics, history, clock, and why and by whom training was stopped.

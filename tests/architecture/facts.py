@@ -24,6 +24,7 @@ LAYERS = (
     ("trainer",),
     ("loop",),
     ("engine",),
+    ("preflight",),
     ("evaluation", "saving"),
     ("tasks",),
     ("model",),

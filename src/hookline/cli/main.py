@@ -9,6 +9,7 @@ from io import TextIOWrapper
 from hookline import __version__
 from hookline.cli import (
     callbacks_command,
+    check_command,
     checkpoints_command,
     compare_command,
     control_commands,
@@ -33,6 +34,7 @@ COMMANDS = (
     checkpoints_command,
     verify_resume_command,
     replay_command,
+    check_command,
 )
 
 

@@ -13,6 +13,10 @@ from hookline.events.arguments import checked_init, parameters_of, refuse_unknow
 from hookline.events.hooks import Hooks
 from hookline.events.spec import Event
 
+if TYPE_CHECKING:
+    from hookline.records.finding import Finding
+    from hookline.run import Run
+
 Ranks = Literal["all", "zero", "local_zero"] | frozenset[int] | set[int]
 
 PLAIN = (str, int, float, bool, type(None))
@@ -215,6 +219,14 @@ class Callback(Hooks):
         args, kwargs = self._constructor_call
         self.__init__(*args, **kwargs)  # type: ignore[misc]
         own.update(kept)
+
+    def preflight(self, run: Run) -> Iterable[Finding]:
+        """Return the probable mistakes that the callback sees before step 1. The method changes nothing.
+
+        Args:
+            run: The ``run`` of the hooks.
+        """
+        return ()
 
     def __repr__(self) -> str:
         return self.state_key

@@ -17,12 +17,14 @@ from hookline.distributed.strategy import Strategy, StrategyName
 from hookline.events import Member, explain
 from hookline.loop.engine.answers import LoopAnswers
 from hookline.loop.engine.engine import Engine
+from hookline.loop.engine.preflight import Preflight
 from hookline.loop.engine.trial import Trial, trial
 from hookline.loop.keywords import checked
+from hookline.loop.preflight.report import Inspection
 from hookline.loop.result import Result
 from hookline.loop.saving.replay import ReplayRequest
 from hookline.loop.saving.verification import Verification
-from hookline.loop.settings import InterruptName, PrecisionName, Settings, as_list, options_of
+from hookline.loop.settings import InterruptName, PrecisionName, PreflightName, Settings, as_list, options_of
 from hookline.progress import Duration
 from hookline.run import Run
 
@@ -56,6 +58,8 @@ class Loop:
             ``log(dict, step)``.
         interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
             ``"raise"`` ``KeyboardInterrupt``.
+        preflight: ``True``: find probable mistakes before step 1, in two training steps that leave no trace.
+            ``"strict"``: warnings are errors as well. ``False``: only the sanity check of the evaluation.
 
     Example:
         >>> import torch
@@ -94,6 +98,7 @@ class Loop:
         config: Mapping[str, Any] | None = None,
         sinks: Iterable[Any] = (),
         interrupt: InterruptName = "return",
+        preflight: bool | PreflightName = False,
     ) -> None:
         settings, verification = Settings.read(options_of(locals()), "Loop"), Verification.asked_for()
         if verification is not None:
@@ -102,8 +107,15 @@ class Loop:
         given, replayed = as_list(callbacks, "Loop"), ReplayRequest.asked_for()
         if replayed is not None:
             settings, given = replayed.settings(settings), replayed.callbacks_with(given)
+        inspection = Inspection.asked_for()
+        if inspection is not None:
+            inspection = replace(inspection, target=settings.folder or None)
+            folder = settings.folder if settings.folder is False else inspection.folder
+            settings = replace(settings, folder=folder, resume=None, preflight=True)
         callbacks = [*given, *settings.callbacks_of_sinks()]
         self.engine = Engine(model, task, optimizer, scheduler, callbacks, settings, self, verification, replayed)
+        self.preflight = Preflight(self.engine, inspection)
+        """The checks before step 1."""
         self.engine.state.answer_with(LoopAnswers(self.engine))
         self._steps = self.engine.steps
 
@@ -140,7 +152,9 @@ class Loop:
         Args:
             loader: Loader of the training batches: a ``DataLoader`` or any other iterable.
         """
-        return self.engine.batches(loader)
+        batches = self.engine.batches(loader)
+        self.preflight.run(self.engine.state.loaders["train"], {}, {})
+        return batches
 
     def backward(self, loss: Any, optimizer: Any = None, *, weight: Any = None, outputs: Any = None) -> None:
         """Compute the gradients of the loss of a batch.

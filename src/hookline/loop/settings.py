@@ -26,6 +26,7 @@ from hookline.sinks.sink import Sink
 
 PrecisionName = Literal["fp32", "bf16", "fp16"]
 InterruptName = Literal["return", "raise"]
+PreflightName = Literal["strict"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Settings:
     config: Mapping[str, Any]
     sinks: tuple[Sink, ...]
     interrupt: InterruptName
+    preflight: bool | PreflightName
 
     @classmethod
     def read(cls, options: Mapping[str, Any], of: str) -> Self:
@@ -74,6 +76,7 @@ class Settings:
         _check_accumulate(given["accumulate"], of)
         _check_precision(given["precision"], of)
         _check_interrupt(given["interrupt"], of)
+        _check_preflight(given["preflight"], of)
         _check_strategy(given["strategy"], of)
         _check_name(given["name"], of)
         _check_kinds(given, of)
@@ -193,6 +196,11 @@ def _check_precision(precision: object, of: str) -> None:
 def _check_interrupt(interrupt: object, of: str) -> None:
     if interrupt not in get_args(InterruptName):
         raise ArgumentError(f"{of}(interrupt={interrupt!r}): must be 'return' or 'raise'.")
+
+
+def _check_preflight(preflight: object, of: str) -> None:
+    if not isinstance(preflight, bool) and preflight not in get_args(PreflightName):
+        raise ArgumentError(f"{of}(preflight={preflight!r}): must be True, False or 'strict'.")
 
 
 def _check_strategy(strategy: object, of: str) -> None:

@@ -20,7 +20,7 @@ from hookline.loop.keywords import checked, later
 from hookline.loop.loop import Loop
 from hookline.loop.record.notices import log_new_run, under_way
 from hookline.loop.result import Result
-from hookline.loop.settings import InterruptName, PrecisionName, Settings, as_list, options_of
+from hookline.loop.settings import InterruptName, PrecisionName, PreflightName, Settings, as_list, options_of
 from hookline.loop.tasks.foreign import foreign_loaders, foreign_task
 from hookline.loop.tasks.supervised import SupervisedTask
 from hookline.loop.tasks.task import Task
@@ -55,6 +55,8 @@ class Trainer:
             ``log(dict, step)``.
         interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
             ``"raise"`` ``KeyboardInterrupt``.
+        preflight: ``True``: find probable mistakes before step 1, in two training steps that leave no trace.
+            ``"strict"``: warnings are errors as well. ``False``: only the sanity check of the evaluation.
 
     Example:
         >>> import torch
@@ -86,6 +88,7 @@ class Trainer:
         config: Mapping[str, Any] | None = None,
         sinks: Iterable[Any] = (),
         interrupt: InterruptName = "return",
+        preflight: bool | PreflightName = False,
     ) -> None:
         self._options = options_of(locals())
         if not isinstance(progress, bool):
@@ -293,8 +296,7 @@ class Trainer:
         engine.requests.allow_evaluation(bool(vals))
         engine.edge.evaluate_with((lambda: engine.tasks.evaluate(loop.eval_batches(val))) if vals else None)
         with _with(loop, callbacks):
-            if engine.clock.step == 0:
-                engine.check_sanity(engine.data.named_loaders_of("val", vals))
+            loop.preflight.run(engine.data.loader_of("train", train), vals, tests)
             if engine.prepare_training(train):
                 engine.training.with_task(engine.run)
             if tests and not engine.loaded_finished and not engine.requests.is_interrupted:

@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 from hookline.errors import ArgumentError, SetupError
 from hookline.events.arguments import checked_init
 from hookline.records import Record
+from hookline.records.finding import Finding
 from hookline.records.redact import redact_text
 from hookline.run.paths import is_address
 from hookline.sinks.mlflow_run import MlflowRun
@@ -73,6 +74,15 @@ class MLflow:
         self.tags = dict(tags or {})
         self._uri = ""
         self._run: MlflowRun | None = None
+
+    def preflight(self) -> list[Finding]:
+        """Return a finding if nothing listens at the address of the server."""
+        try:
+            _reach(_address(self.tracking_uri)[0])
+        except Exception as error:
+            advice = "Start the server, or correct MLflow(tracking_uri=…). Training continues without it."
+            return [Finding("warning", "sink", f"MLflow cannot be reached: {error}.", advice)]
+        return []
 
     def start(self, info: RunInfo) -> None:
         from mlflow.tracking import MlflowClient

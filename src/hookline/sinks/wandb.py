@@ -16,6 +16,7 @@ from typing import Any, Literal
 from hookline.errors import SetupError
 from hookline.events.arguments import checked_init
 from hookline.records import EventRow, FileRow, HistogramRow, ImageRow, MetricRow, Record, TableRow, TextRow
+from hookline.records.finding import Finding
 from hookline.run.paths import in_run_folder, path_to_write
 from hookline.sinks.names import Keys
 from hookline.sinks.sink import RunInfo
@@ -103,6 +104,16 @@ class WandB:
         self._exit_code = 0
         self._batch: Sequence[Record] = ()
         self._taken = 0
+
+    def preflight(self) -> list[Finding]:
+        """Return a finding if the sink would upload, and no API key is known."""
+        import wandb
+
+        mode = self.mode or os.environ.get("WANDB_MODE") or "offline"
+        if mode != "online" or wandb.api.api_key:
+            return []
+        advice = "Run `wandb login`, set WANDB_API_KEY, or write WandB(mode='offline')."
+        return [Finding("warning", "sink", "WandB(mode='online') has no API key.", advice)]
 
     def start(self, info: RunInfo) -> None:
         self._end()  # Clean up after a start that failed.

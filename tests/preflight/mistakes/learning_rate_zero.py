@@ -1,6 +1,6 @@
 """The learning rate is 0.
 
-Found as: error learning-rate
+Found as: warning learning-rate
 """
 
 import torch

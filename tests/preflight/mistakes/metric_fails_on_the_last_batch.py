@@ -1,6 +1,6 @@
 """A metric of the evaluation cannot take the smaller last batch.
 
-Found as: error last-batch
+Found as: raises RuntimeError
 """
 
 import torch

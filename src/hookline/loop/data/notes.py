@@ -125,6 +125,18 @@ def own_generators(thing: Any, where: str, depth: int = DEPTH) -> list[tuple[str
     return found
 
 
+def data_parts(loader: Any, depth: int = DEPTH) -> list[object]:
+    """Return a loader, its sampler, its data set, and the data sets and transforms in it."""
+    found: list[object] = []
+    parts = [loader, getattr(loader, "sampler", None), getattr(loader, "dataset", None)]
+    for _ in range(depth):
+        parts = [part for part in parts if hasattr(part, "__dict__") and not isinstance(part, type)]
+        found += [part for part in parts if not any(part is other for other in found)]
+        inner = [vars(part)[name] for part in parts for name in INSIDE if name in vars(part)]
+        parts = [item for value in inner for item in (value if isinstance(value, list | tuple) else (value,))][:64]
+    return found
+
+
 def _is_generator(value: Any) -> bool:
     if isinstance(value, torch.Generator | random.Random):
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -307,10 +307,15 @@ class Engine:
             if self.state.in_fit:
                 self.scopes.enter(self.line.hooks.around_fit)
                 self.line.emit(self.line.hooks.fit_start)
-                self.opening.restore.enter_context(watch_optimizers(self.state, title_of(self.state.module)))
+                self.opening.restore.enter_context(self._watch_optimizers())
         except BaseException as error:
             raised = self._close(error) or error
             raise raised from raised.__cause__  # Not from the error that it replaces.
+
+    def _watch_optimizers(self) -> AbstractContextManager[None]:
+        """Watch the optimizers. The pre-flight of a new run reports what is wrong with them itself."""
+        is_checked = self.settings.preflight is not False and not self.clock.step
+        return watch_optimizers(self.state, title_of(self.state.module), warns=not is_checked)
 
     def close(self, error: BaseException | None) -> bool:
         """Close the run. Return whether the error was a stop of training, which is not raised."""

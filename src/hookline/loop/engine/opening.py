@@ -81,6 +81,8 @@ class Opening:
         self.line, self.module = state.line, state.module
         self.restore = ExitStack()
         """Restores modes, gradients and handlers when the run is closed."""
+        self.brings_optimizer = False
+        """True if the user has chosen the parameters of the optimizers, and not only their class."""
         self._ready = False
         self._has_folder = False  # A fit has made it. An evaluation makes none.
         self._failed_stage = ""
@@ -192,6 +194,7 @@ class Opening:
             raise SetupError(
                 "scheduler= was given as a function and there are several optimizers; make it in configure_optimizers"
             )
+        self.brings_optimizer = isinstance(given, torch.optim.Optimizer | Mapping | list | tuple)
         rebind(given, self._replaced)
         optimizers = make_optimizers(given, self.module, title_of(self.module))
         state.schedulers.extend(make_schedulers(scheduler, optimizers))

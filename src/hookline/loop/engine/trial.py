@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,11 @@ from hookline.errors import DataError, ScopeError, SetupError
 from hookline.loop.data import Feed, SharedFeed
 from hookline.loop.data.batches import is_one_shot
 from hookline.loop.data.loaders import check_loader
+from hookline.loop.data.notes import data_parts
 from hookline.loop.data.shard_batch import ShardBatch
 from hookline.loop.data.training_data import make_feed
 from hookline.loop.engine.edge import EpochPhase
-from hookline.loop.evaluation.untouched import same_gradients, same_modes
+from hookline.loop.evaluation.untouched import same_attributes, same_gradients, same_modes
 from hookline.loop.tasks.supervised import title_of
 from hookline.loop.world.world import Alone
 from hookline.run import MISSING
@@ -32,10 +33,13 @@ class Trial:
 
     Args:
         engine: The engine.
+        weights: Copies of the weights before the trial, by name.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, weights: Mapping[str, Tensor]) -> None:
         self._engine = engine
+        self.weights = weights
+        """Copies of the weights before the trial, by name."""
         self._shard = ShardBatch(None)  # The last batch that `batches` has yielded.
 
     def batches(self, count: int, loader: Any = None, *, whole: bool = False) -> Iterator[Any]:
@@ -81,11 +85,21 @@ class Trial:
         Raises:
             SetupError: If ``train_batch`` returns no loss.
         """
-        engine, task, run = self._engine, self._engine.state.task, self._engine.run
-        found = engine.steps.try_batch(run, batch, self._shard if self._shard.batch is batch else ShardBatch(batch))
-        if found is MISSING:
+        found = self.attempt(batch)
+        if found is None:
+            task = self._engine.state.task
             raise SetupError(f"{title_of(task)}.train_batch gave no loss, so a trial cannot judge its steps")
-        return found.detach().clone()  # type: ignore[no-any-return]
+        return found
+
+    def attempt(self, batch: Any) -> Tensor | None:
+        """Make one training step, and return its loss. ``None`` if ``train_batch`` returns none.
+
+        Args:
+            batch: A batch, of ``batches`` or made from one.
+        """
+        engine, shard = self._engine, self._shard if self._shard.batch is batch else ShardBatch(batch)
+        found = engine.steps.try_batch(engine.run, batch, shard)
+        return None if found is MISSING else found.detach().clone()
 
 
 @contextmanager
@@ -104,7 +118,7 @@ def trial(engine: Engine) -> Iterator[Trial]:
         raise SetupError("a trial needs a task with train_batch(run, batch): use Trainer.fit, not a custom loop")
     if engine.edge.epoch_phase is not EpochPhase.CLOSED:
         raise ScopeError("run.trial(): an epoch is under way; call it in on_fit_start or on_train_start")
-    snapshot, clock = engine.snapshots.take(), engine.clock.state_dict()
+    snapshot, clock = engine.snapshots.take_training(), engine.clock.state_dict()
     loader: Any = state.loaders.get("train")
     has_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
     position = deepcopy(loader.state_dict()) if has_state else None
@@ -113,6 +127,7 @@ def trial(engine: Engine) -> Iterator[Trial]:
         stack.enter_context(same_gradients(module))
         stack.enter_context(same_modes(module))
         stack.enter_context(torch.enable_grad())
+        stack.enter_context(same_attributes(_with_attributes(engine)))
         depth = book.open_layer(module)
         state.schedulers.clear()
         stack.enter_context(engine.steps.without_losses())
@@ -121,12 +136,19 @@ def trial(engine: Engine) -> Iterator[Trial]:
         stack.enter_context(state.aside("train", Audience.TRIAL))
         engine.training.set_train_mode()
         try:
-            yield Trial(engine)
+            yield Trial(engine, snapshot["weights"])
         finally:
             engine.steps.drop()
             state.schedulers[:] = schedulers
             book.drop_layers(depth)
-            engine.snapshots.restore(snapshot)
+            engine.snapshots.restore(snapshot, is_last=True)
             engine.clock.load_state_dict(clock)
             if position is not None:
                 loader.load_state_dict(position)
+
+
+def _with_attributes(engine: Engine) -> list[object]:
+    """Return the objects whose attributes a training step may change, and that no snapshot holds."""
+    weights, loader = engine.loss_weights, engine.state.loaders.get("train")
+    found: list[object] = [*engine.state.module.modules(), *([] if weights is None else weights.parts())]
+    return [*found, *data_parts(loader)]

@@ -56,16 +56,19 @@ def _no_optimizer(name: object, given: object) -> SetupError:
 
 
 @contextmanager
-def watch_optimizers(state: RunState, title: str) -> Iterator[None]:
-    """Warn about parameters without an optimizer, and about calls of ``optimizer.step()``.
+def watch_optimizers(state: RunState, title: str, *, warns: bool) -> Iterator[None]:
+    """Warn about parameters without an optimizer or a model, and about calls of ``optimizer.step()``.
 
     Only a custom loop can call ``optimizer.step()`` by mistake.
 
     Args:
         state: The state of the run.
         title: Name of the model for messages.
+        warns: True to warn about parameters. The pre-flight reports them itself.
     """
-    _warn_of_unheld(state.optimizers, state.module, title, state.line.order.callbacks)
+    if warns:
+        for problem in misplaced_parameters(state, title):
+            warnings.warn(" ".join(problem), HooklineWarning, stacklevel=2)
     with ExitStack() as hooks:
         if state.task is MISSING:
             for name, optimizer in state.optimizers.items():
@@ -91,27 +94,55 @@ class _StepsBeside:
         )
 
 
-def _warn_of_unheld(
-    optimizers: Mapping[str, Optimizer], module: nn.Module, title: str, callbacks: Iterable[object]
-) -> None:
-    """Warn about trainable parameters that are in no optimizer.
+def misplaced_parameters(state: RunState, title: str) -> list[tuple[str, str]]:
+    """Return what is wrong and what to do if model and optimizers do not hold the same parameters.
 
-    A structural callback may add them to an optimizer later. If there is one, there is no warning.
+    Args:
+        state: The state of the run.
+        title: Name of the model for messages.
+    """
+    unheld = _unheld(state.optimizers, state.module, title, state.line.order.callbacks)
+    if unheld is not None:  # Foreign parameters are then those of a part that was replaced.
+        return [unheld]
+    foreign = [_foreign(name, optimizer, state.module, title) for name, optimizer in state.optimizers.items()]
+    return [problem for problem in foreign if problem is not None]
+
+
+def _unheld(
+    optimizers: Mapping[str, Optimizer], module: nn.Module, title: str, callbacks: Iterable[object]
+) -> tuple[str, str] | None:
+    """Return what is wrong and what to do if trainable parameters are in no optimizer, else ``None``.
+
+    A structural callback may add them to an optimizer later. If there is one, nothing is wrong.
     """
     if any(getattr(callback, "structural", False) for callback in callbacks):
-        return
+        return None
     groups = [group for optimizer in optimizers.values() for group in optimizer.param_groups]
     held = {id(parameter) for group in groups for parameter in group["params"]}
     trainable = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
     left = [name for name, p in module.named_parameters() if p.requires_grad and id(p) not in held]
-    if left:
-        shown = ", ".join(left[:3]) + (", …" if len(left) > 3 else "")
-        warnings.warn(
-            f"{len(left)} of {len(trainable)} trainable parameters of {title} are in no optimizer and "
-            f"stay as they are: {shown}; if this is meant, freeze them with requires_grad_(False)",
-            HooklineWarning,
-            stacklevel=2,
-        )
+    if not left:
+        return None
+    shown = ", ".join(left[:3]) + (", …" if len(left) > 3 else "")
+    return (
+        f"{len(left)} of {len(trainable)} trainable parameters of {title} are in no optimizer and "
+        f"stay as they are: {shown}.",
+        "If this is meant, freeze them with requires_grad_(False).",
+    )
+
+
+def _foreign(name: str, optimizer: Optimizer, module: nn.Module, title: str) -> tuple[str, str] | None:
+    """Return what is wrong and what to do if an optimizer holds parameters of something else, else ``None``."""
+    own = {id(parameter) for parameter in module.parameters()}
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    foreign = sum(1 for parameter in held if id(parameter) not in own)
+    if not foreign:
+        return None
+    return (
+        f"{foreign} of {len(held)} parameters of optimizer {name} are not {title}'s: they are trained, but not saved "
+        f"with it, and in several processes their gradients are not averaged.",
+        "Pass one model that holds them all, such as nn.ModuleDict(dict(model=model, loss=loss)).",
+    )
 
 
 def _named(optimizers: list[Any]) -> dict[str, Any]:
@@ -132,14 +163,6 @@ def _check_parameters(name: str, optimizer: Optimizer, module: nn.Module, title:
         raise SetupError(
             f"none of the {len(held)} parameters of optimizer {name} is a parameter of {title}: "
             f"it would train something else; make it from this model's parameters(), after any copy or .to()"
-        )
-    if foreign:
-        warnings.warn(
-            f"{foreign} of {len(held)} parameters of optimizer {name} are not {title}'s: "
-            f"they are trained, but not saved with it, and in several processes their gradients are not averaged; pass "
-            f"one model that holds them all, such as nn.ModuleDict(dict(model=model, loss=loss))",
-            HooklineWarning,
-            stacklevel=2,
         )
 
 

@@ -129,6 +129,10 @@ class Stream:
         self._media_written += 1
         return True
 
+    def problems(self) -> list[str]:
+        """Return the reports of sinks that have failed so far."""
+        return [str(report) for pump in self._pumps if not (report := pump.report()).is_well]
+
     def trouble(self) -> list[str]:
         """Return the problems of sinks that have failed since the last call."""
         return [found for pump in self._pumps if (found := pump.trouble()) is not None]

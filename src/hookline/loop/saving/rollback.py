@@ -43,13 +43,19 @@ class MemorySnapshots:
         weights, buffers = self._tree.weights(), other_buffers(self._state.module)
         return deepcopy({"weights": weights, "buffers": buffers, "state": state})
 
-    def restore(self, snapshot: MemorySnapshot) -> None:
+    def take_training(self) -> MemorySnapshot:
+        """Return a copy of what training steps change if no hook runs: no state of a callback, no metric."""
+        weights, buffers = self._tree.weights(), other_buffers(self._state.module)
+        return deepcopy({"weights": weights, "buffers": buffers, "state": self._tree.capture_training(in_memory=True)})
+
+    def restore(self, snapshot: MemorySnapshot, *, is_last: bool = False) -> None:
         """Restore the model, optimizers, schedulers, the gradient scaler and random states.
 
         Args:
-            snapshot: The snapshot. Hookline copies it, so that it can be restored again.
+            snapshot: The snapshot.
+            is_last: True if the snapshot is not used again, so that Hookline need not copy it.
         """
-        saved = deepcopy(snapshot["state"])
+        saved = snapshot["state"] if is_last else deepcopy(snapshot["state"])
         load_buffers(self._state.module, snapshot["buffers"], self._state.device)
         self._tree.restore_training(snapshot["weights"], saved)
         set_random_states(saved["random"])

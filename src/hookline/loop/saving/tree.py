@@ -121,18 +121,19 @@ class RunTree:
             save_due: True if another checkpoint is due at this step.
         """
         state, settings, course = self._state, self._settings, self._course.state_dict()
-        scaler, given, accumulate = self._precision.scaler, settings.max_duration, self._accumulation.accumulate
+        given, accumulate = settings.max_duration, self._accumulation.accumulate
+        training = self.capture_training(in_memory=in_memory)
         paths = {id(metric): path for path, metric in self.callbacks.metrics_by_path().items()}
         why_over = self._why_over()
         return {
             "clock": state.clock.state_dict(),
-            "model": self._capture_model(in_memory=in_memory),
-            "optimizers": {name: optimizer.state_dict() for name, optimizer in state.optimizers.items()},
-            "schedulers": [scheduler.scheduler.state_dict() for scheduler in state.schedulers],
+            "model": training["model"],
+            "optimizers": training["optimizers"],
+            "schedulers": training["schedulers"],
             "scheduler_owners": self._scheduler_owners(),
-            "scaler": None if scaler is None else scaler.state_dict(),
-            "usual_weight": self._world.usual_weight,
-            "random": random_states(),
+            "scaler": training["scaler"],
+            "usual_weight": training["usual_weight"],
+            "random": training["random"],
             "data": self._data.state_dict(is_epoch_begun=course["mid_epoch"]),
             "course": course,
             "accumulate": None if accumulate == settings.accumulate else accumulate,  # A callback may change it.
@@ -143,6 +144,22 @@ class RunTree:
             "history": {"bytes": self._records.size, "steps": self._records.steps.size},
             "messages": state.messages.state_dict(),
             "callbacks": self.callbacks.capture(in_memory=in_memory),
+        }
+
+    def capture_training(self, *, in_memory: bool) -> dict[str, Any]:
+        """Return what ``restore_training`` restores, and the random states. Tensors are not copied.
+
+        Args:
+            in_memory: True for a snapshot in memory.
+        """
+        state, scaler = self._state, self._precision.scaler
+        return {
+            "model": self._capture_model(in_memory=in_memory),
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in state.optimizers.items()},
+            "schedulers": [scheduler.scheduler.state_dict() for scheduler in state.schedulers],
+            "scaler": None if scaler is None else scaler.state_dict(),
+            "usual_weight": self._world.usual_weight,
+            "random": random_states(),
         }
 
     def capture_all(self, *, save_due: bool) -> dict[str, Any]:

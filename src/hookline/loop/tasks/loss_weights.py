@@ -78,6 +78,10 @@ class LossWeights:
         """
         self._computed = outputs, batch, targets
 
+    def parts(self) -> list[object]:
+        """Return the objects that remember what was computed."""
+        return [self, self._way]
+
     def check(self, accumulate: int, ranks: int) -> None:
         """Raise an error if a loss cannot be used with accumulation or several ranks."""
         if type(self._way) is Sums and (accumulate > 1 or ranks > 1):

@@ -1,0 +1,511 @@
+"""The pre-flight of a run: collect evidence before step 1 without a trace, and report what is probably wrong."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from hookline.checkpoint import Store
+from hookline.checkpoint.agreement import by_zero
+from hookline.checkpoint.commit import free_bytes
+from hookline.checkpoint.plan import SavePlan
+from hookline.checkpoint.snapshot import Snapshot
+from hookline.errors import HooklineError, HooklineWarning, Preempted, StopTraining, error_text
+from hookline.loop.data.batches import count, is_one_shot, sure_length
+from hookline.loop.data.notes import data_parts
+from hookline.loop.engine.trial import Trial, trial
+from hookline.loop.evaluation.untouched import same_attributes
+from hookline.loop.preflight.checks import CHECKS
+from hookline.loop.preflight.evidence import Evidence, Failure, GradientWatch, Plan, SaveFacts, TrialFacts, place_of
+from hookline.loop.preflight.report import Inspection, distinct, refused
+from hookline.loop.preflight.samples import LoaderFacts, facts_of
+from hookline.loop.preflight.watch import CallWatch, tensors_in
+from hookline.loop.tasks.supervised import title_of
+from hookline.records.finding import Finding, table
+from hookline.run import MISSING
+
+if TYPE_CHECKING:
+    from hookline.loop.engine.engine import Engine
+
+logger = logging.getLogger("hookline")
+
+BATCHES: Final = 2
+MAX_SAVE_BYTES: Final = 64 * 2**20
+"""Largest part of a checkpoint that the pre-flight writes."""
+LONG_S: Final = 20.0
+"""Seconds from which Hookline logs how long the pre-flight took."""
+BATCH_EVENTS: Final = ("batch_fetch_end", "train_batch_start", "forward_start", "forward_end", "loss_ready")
+"""Events at which a callback may replace the batch, the outputs or the loss."""
+BATCH_RESOURCES: Final = {"batch", "outputs", "loss"}
+
+
+class Preflight:
+    """Collect the evidence of a run once, and check it.
+
+    Args:
+        engine: The engine.
+        inspection: Options of ``hookline check``, or ``None``.
+    """
+
+    def __init__(self, engine: Engine, inspection: Inspection | None) -> None:
+        self._engine, self._inspection = engine, inspection
+        self._optimizer_bytes = 0
+
+    def run(self, train: Any, vals: Mapping[str | None, Any], tests: Mapping[str | None, Any]) -> None:
+        """Check the run before its first step. All ranks must call it.
+
+        Args:
+            train: The training loader.
+            vals: The validation loaders by name.
+            tests: The test loaders by name.
+
+        Raises:
+            SetupError: If a check has found an error.
+        """
+        engine, began = self._engine, perf_counter()
+        is_on = engine.settings.preflight is not False
+        is_new, has_task = engine.clock.step == 0, engine.state.task is not MISSING
+        if engine.loaded_finished or not (is_new or engine.training.is_resumed):
+            return
+        failure = None
+        if is_new and has_task:
+            failure = self._evaluate(vals, is_on=is_on)
+        if not is_on or engine.requests.agreed.stop is not None:
+            if failure is not None:
+                raise failure
+            return
+        findings, evidence = self._findings(train, vals, tests, tries=is_new and has_task)
+        self._report(findings, evidence, failure, perf_counter() - began)
+
+    # -- evidence ----------------------------------------------------------------------------------
+
+    def _evaluate(self, vals: Mapping[str | None, Any], *, is_on: bool) -> Exception | None:
+        """Make the sanity check. Return its error if other findings can be reported with it."""
+        engine = self._engine
+        loaders = engine.data.named_loaders_of("val", dict(vals))
+        if is_on and engine.world.shares[0] == 1:  # Else each rank gets some of the batches.
+            loaders = {name: _first_and_last(loader) for name, loader in loaders.items()}
+        held = [*engine.state.module.modules(), *(part for each in vals.values() for part in data_parts(each))]
+        try:
+            with same_attributes(held):
+                engine.check_sanity(loaders)
+        except Exception as error:
+            if not is_on:
+                raise
+            engine.world.refuse(error)  # Other ranks would wait for a rank that continues.
+            return error
+        return None
+
+    def _findings(
+        self, train: Any, vals: Mapping[str | None, Any], tests: Mapping[str | None, Any], *, tries: bool
+    ) -> tuple[list[Finding], Evidence]:
+        """Collect the evidence, and return what the checks find in it, on all ranks."""
+        engine = self._engine
+        state, settings = engine.state, engine.settings
+        is_full = self._inspection is not None and self._inspection.is_full
+        named = {"train": train, **_full_names("val", vals), **_full_names("test", tests)}
+        loaders = tuple(facts_of(name, loader, is_full=is_full) for name, loader in named.items())
+        plan = _plan(engine, loaders[0])
+        steps = self._try(loaders[0]) if tries else None
+        evidence = Evidence(
+            state=state,
+            title=title_of(state.module),
+            brings_optimizer=engine.opening.brings_optimizer,
+            drives_updates=bool(getattr(state.task, "drives_updates", False)),
+            precision=settings.precision,
+            plan=plan,
+            loaders=loaders,
+            trial=steps,
+            saves=tuple(self._saves(plan)),
+            doubts=engine.edge.doubts.monitored,
+        )
+        found = [finding for check in CHECKS for finding in check(evidence)]
+        found += self._try_save(is_full=is_full)
+        found += self._ask_sinks()
+        return distinct(self._of_all_ranks(found)), evidence
+
+    def _try(self, train: LoaderFacts) -> TrialFacts | None:
+        """Make two training steps that leave no trace. ``None`` if they would show nothing."""
+        engine, loader = self._engine, train.loader
+        if is_one_shot(loader) or _holds_iterator(loader):
+            logger.warning("the pre-flight makes no training step: the training loader can be read only once")
+            return None
+        changes = _changing_batches(engine)
+        has_values = engine.state.device.type != "meta" and not engine.world.is_sharded
+        if changes or not has_values or not hasattr(engine.state.task, "train_batch"):
+            if changes:
+                logger.info("the pre-flight makes no training step: %s may change the batches", changes)
+            return None
+        with trial(engine) as trying:
+            return self._steps(trying, train)
+
+    def _steps(self, trying: Trial, train: LoaderFacts) -> TrialFacts:
+        """Make the steps of the trial, and note what they show."""
+        engine = self._engine
+        module, rest = engine.state.module, train.rest if engine.world.shares[0] == 1 else 0
+        before = _evaluating(module)
+        watch = None if engine.settings.compile else CallWatch()
+        gradients, losses, seconds = GradientWatch(module), [], 0.0
+        failure: Failure | None = None
+        inputs: dict[tuple[Any, ...], Tensor] = {}
+        size, smaller = 0, False
+        try:
+            batches = list(_with_last(trying.batches(BATCHES), 0 if watch is None else rest))
+            for number, batch in enumerate(batches):
+                smaller = number == BATCHES
+                batch_size = count(batch)[0]
+                if not number:
+                    size, inputs = batch_size, dict(tensors_in(batch))
+                if watch is not None:
+                    watch.begin(batch, batch_size)
+                began = perf_counter()
+                with ExitStack() as stack:
+                    if watch is not None and not smaller:
+                        stack.enter_context(watch)
+                    loss = trying.attempt(batch)
+                seconds = seconds if smaller else perf_counter() - began
+                if loss is not None and not smaller:
+                    losses.append(loss)
+        except StopTraining:
+            pass
+        except Exception as error:
+            engine.world.refuse(error)
+            failure = Failure.of(error, samples=train.rest if smaller else None)
+        finally:
+            gradients.close()
+            if watch is not None:
+                watch.end()
+        self._optimizer_bytes = sum(
+            value.nbytes
+            for optimizer in engine.state.optimizers.values()
+            for state in optimizer.state.values()
+            for value in (state.values() if isinstance(state, Mapping) else ())
+            if isinstance(value, Tensor)
+        )
+        change, has_moved, is_finite = _change(engine.state.model, trying.weights)
+        return TrialFacts(
+            batch_size=size,
+            losses=tuple(float(loss) for loss in losses),
+            calls=watch,
+            gradients=gradients.facts(),
+            is_finite=is_finite,
+            has_moved=has_moved,
+            change=change,
+            inputs=inputs,
+            evaluating_before=before,
+            evaluating_after=_evaluating(module),
+            logged=frozenset(engine.book.names()) | ({"train/loss"} if losses else frozenset()),
+            seconds_per_batch=seconds,
+            failure=failure,
+        )
+
+    # -- saving and sinks --------------------------------------------------------------------------
+
+    def _saves(self, plan: Plan) -> Iterator[SaveFacts]:
+        """Return how much the checkpoints of each plan need."""
+        engine = self._engine
+        folder = engine.state.folder
+        if folder is None or not engine.saver.plans or engine.world.is_sharded:
+            return
+        weights = sum(tensor.nbytes for tensor in engine.tree.weights().values())
+        for save in engine.saver.plans:
+            target = _existing(self._target(folder) / save.folder)
+            free = free_bytes(target)
+            if free is not None:
+                each = weights + (0 if save.weights_only else self._optimizer_bytes)
+                yield SaveFacts(each, _kept(save, plan), free, str(target))
+
+    def _target(self, folder: Path) -> Path:
+        """Return the folder of the run. ``hookline check`` runs in another one."""
+        if self._inspection is None:
+            return folder
+        return self._inspection.target or Path("runs")
+
+    def _try_save(self, *, is_full: bool) -> list[Finding]:
+        """Save and load a checkpoint in the folder of the run, and delete it. All ranks must call it."""
+        engine = self._engine
+        folder, plans = engine.state.folder, engine.saver.plans
+        if folder is None or not plans or engine.world.is_sharded:
+            return []
+        limit = sys.maxsize if is_full else MAX_SAVE_BYTES
+        about = engine.tree.about(engine.saver.run_id, engine.saver.generation)
+        problem = ""
+        if not engine.state.rank:
+            weights, size = {}, 0
+            for name, tensor in engine.tree.weights().items():
+                size += tensor.nbytes
+                if size > limit:
+                    break
+                weights[name] = tensor
+            try:
+                _save_and_load(_existing(self._target(folder) / plans[0].folder), Snapshot(about, weights))
+            except (HooklineError, OSError) as error:
+                problem = error_text(error)
+        problem = by_zero(engine.world.group, lambda: problem)
+        level, advice = "error", "Make the folder writable, free some space, or give another folder."
+        if all(plan.on_error == "warn" for plan in plans):
+            level = "warning"
+        return [Finding(level, "save", f"A checkpoint cannot be saved: {problem}.", advice)] if problem else []  # type: ignore[arg-type]
+
+    def _ask_sinks(self) -> list[Finding]:
+        """Ask the sinks what they know, and note those that could not start. They are optional."""
+        engine, found = self._engine, []
+        if engine.state.rank:
+            return []
+        for sink in engine.settings.sinks:
+            ask = getattr(sink, "preflight", None)
+            try:
+                found += list(ask()) if callable(ask) else []
+            except Exception as error:
+                message = f"{type(sink).__name__}.preflight raises {error_text(error)}."
+                found.append(Finding("warning", "sink", message, "Correct the sink."))
+        problems = [] if found else engine.records.stream.problems()
+        advice = "Check its address and its credentials. Training continues without it."
+        found += [Finding("warning", "sink", f"The sink {problem}.", advice) for problem in problems]
+        return [Finding("warning", each.check, each.message, each.advice, each.where) for each in found]
+
+    # -- the report --------------------------------------------------------------------------------
+
+    def _of_all_ranks(self, found: Sequence[Finding]) -> list[Finding]:
+        """Return the findings of all ranks. Those that not all ranks have say which rank has them."""
+        world = self._engine.world
+        mine = [[each.level, each.check, each.message, each.advice, each.where] for each in found]
+        said: list[list[list[str]]] = world.group.exchange(mine)
+        merged: dict[tuple[str, str, str], list[tuple[int, list[str]]]] = {}
+        for rank, theirs in enumerate(said):
+            for each in theirs:
+                merged.setdefault((each[1], each[4], _without_numbers(each[2])), []).append((rank, each))
+        all_found = []
+        for several in merged.values():
+            level, check, message, advice, where = several[0][1]
+            ranks = sorted({rank for rank, _ in several})
+            on = "" if len(ranks) == len(said) else f" (on rank {', '.join(map(str, ranks))} of {len(said)})"
+            all_found.append(Finding(level, check, message + on, advice, where))  # type: ignore[arg-type]
+        return all_found
+
+    def _report(
+        self, findings: Sequence[Finding], evidence: Evidence, failure: Exception | None, seconds: float
+    ) -> None:
+        """Warn about the findings, or raise an error."""
+        engine, steps = self._engine, evidence.trial
+        raised = failure
+        if raised is None and steps is not None and steps.failure is not None and not steps.failure.samples:
+            raised = steps.failure.error if not _may_be_prepared(engine) else None
+        if self._inspection is not None:
+            self._leave(findings, evidence, raised)
+        is_strict = engine.settings.preflight == "strict"
+        if any(each.level == "error" or is_strict for each in findings):
+            raise refused(findings) from raised
+        if seconds > LONG_S and not engine.state.rank:
+            logger.warning("the pre-flight took %.0f seconds; preflight=False switches it off", seconds)
+        if findings and not engine.state.rank:
+            warnings.warn(f"The pre-flight has found:\n{table(findings)}", HooklineWarning, stacklevel=2)
+        if raised is not None:
+            raised.add_note("raised by the pre-flight, before step 1")
+            raise raised
+
+    def _leave(self, findings: Sequence[Finding], evidence: Evidence, raised: Exception | None) -> None:
+        """Write the findings for ``hookline check``, and end the script."""
+        found, steps = list(findings), evidence.trial
+        if raised is not None:
+            message = " ".join([error_text(raised), *getattr(raised, "__notes__", ())])
+            found.append(Finding("error", type(raised).__name__, message, "See the error.", place_of(raised)))
+        batches, took = evidence.plan.batches_per_epoch, 0.0 if steps is None else steps.seconds_per_batch
+        if self._inspection is not None and not self._engine.state.rank:
+            self._inspection.write(found, {"epoch_seconds": took * batches if batches and took else None})
+        leave = Preempted(0)
+        leave.code = 0
+        raise leave
+
+
+def _without_numbers(message: str) -> str:
+    """Return a message without its numbers, in which the findings of two ranks may differ.
+
+    >>> _without_numbers("3 of 20 samples")
+    ' of  samples'
+    """
+    return "".join(each for each in message if not each.isdigit())
+
+
+def _first_and_last(loader: Any) -> Any:
+    """Return a loader of the first batch and the smaller last one, if a loader has one. Else the loader itself."""
+    if type(loader) is not DataLoader or sure_length(loader) is None or loader.batch_size is None:
+        return loader
+    facts = _sizes(loader)
+    if not facts:
+        return loader
+    first, last = facts
+    return DataLoader(
+        loader.dataset,
+        batch_sampler=[first, last],
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=loader.generator,
+        prefetch_factor=loader.prefetch_factor,
+    )
+
+
+def _sizes(loader: DataLoader[Any]) -> tuple[list[int], list[int]] | None:
+    """Return the indices of the first batch, and of the smaller last one. ``None`` if all are equally large."""
+    if type(loader.sampler) is not torch.utils.data.SequentialSampler or loader.drop_last:
+        return None
+    samples, size = len(loader.sampler), loader.batch_size or 1
+    rest = samples % size
+    if not rest or samples < size:
+        return None
+    return list(range(size)), list(range(samples - rest, samples))
+
+
+def _with_last(batches: Iterator[Any], rest: int) -> Iterator[Any]:
+    """Yield batches, and the first samples of the last one, as many as the last batch of an epoch has."""
+    batch = None
+    for batch in batches:
+        yield batch
+    if rest:
+        size = count(batch)[0]
+        smaller = _cut(batch, size, rest)
+        if size > rest and smaller is not None:
+            yield smaller
+
+
+def _cut(batch: Any, size: int, rest: int) -> Any:
+    """Return the first samples of a batch. ``None`` if its structure is unknown."""
+    if isinstance(batch, Tensor):
+        return batch[:rest] if batch.ndim and len(batch) == size else None
+    if type(batch) is dict:
+        parts = {key: _cut(value, size, rest) for key, value in batch.items()}
+        return None if any(part is None for part in parts.values()) else parts
+    if type(batch) in (list, tuple):
+        some = [_cut(value, size, rest) for value in batch]
+        return None if not some or any(part is None for part in some) else type(batch)(some)
+    return None
+
+
+def _plan(engine: Engine, train: LoaderFacts) -> Plan:
+    """Return how long the run is."""
+    longest, limit = engine.state.max_duration, engine.data.limit("train")
+    length = train.batches if train.batches is not None else sure_length(train.loader)
+    if length is None:
+        batches = None
+    else:
+        batches = int(min(limit, engine.data.shard_length("train", train.loader, length, engine.world)))
+    per_epoch = None if not batches else math.ceil(batches / engine.steps.accumulate)
+    steps = epochs = None
+    if longest is not None and longest.unit == "st":
+        steps = longest.value
+        epochs = None if per_epoch is None else steps / per_epoch
+    elif longest is not None and longest.unit == "ep":
+        epochs = longest.value
+        steps = None if per_epoch is None else epochs * per_epoch
+    return Plan(steps, epochs, batches, per_epoch)
+
+
+def _kept(save: SavePlan, plan: Plan) -> float:
+    """Return how many checkpoints of a plan are on the disk at once, at most."""
+    total = 1.0
+    if save.every is not None:
+        length = {"st": plan.steps, "ep": plan.epochs, "dur": 1.0}.get(save.every.unit)
+        total = max(1.0, length // save.every.value) if length is not None and math.isfinite(length) else 1.0
+    keep = save.keep
+    if keep is None:
+        return total
+    return min(total, keep.last + keep.best + (total if keep.every is not None else 0)) + 1
+
+
+def _change(model: torch.nn.Module, before: Mapping[str, Tensor]) -> tuple[float, bool, bool]:
+    """Return the relative change of the parameters, whether one has changed, and whether all are finite."""
+    moved, size, has_moved, is_finite = 0.0, 0.0, False, True
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            old = before.get(name)
+            if not parameter.requires_grad or old is None or not parameter.is_floating_point():
+                continue
+            difference = (parameter - old).float().norm().item()
+            is_finite &= math.isfinite(difference) and bool(parameter.isfinite().all())
+            has_moved |= difference != 0
+            moved += difference**2 if math.isfinite(difference) else 0.0
+            size += old.float().norm().item() ** 2
+    return (math.sqrt(moved / size) if size else 0.0), has_moved, is_finite
+
+
+def _save_and_load(parent: Path, snapshot: Snapshot) -> None:
+    """Save a snapshot into a new folder, load it, and delete the folder."""
+    folder = parent / ".preflight"
+    try:
+        store = Store(folder)
+        store.load(store.save(snapshot, None))
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(folder)
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder, or the closest parent that exists."""
+    found = folder.absolute()
+    while not found.exists() and found != found.parent:
+        found = found.parent
+    return found
+
+
+def _full_names(stage: str, loaders: Mapping[str | None, Any]) -> dict[str, Any]:
+    return {stage if name is None else f"{stage}/{name}": loader for name, loader in loaders.items()}
+
+
+def _evaluating(module: torch.nn.Module) -> tuple[str, ...]:
+    return tuple(name for name, part in module.named_modules() if not part.training)
+
+
+def _holds_iterator(loader: Any) -> bool:
+    """True for an iterable data set over an iterator, which is read only once."""
+    dataset = getattr(loader, "dataset", loader)
+    return not hasattr(dataset, "__getitem__") and any(
+        isinstance(value, Iterator) for value in getattr(dataset, "__dict__", {}).values()
+    )
+
+
+def _changing_batches(engine: Engine) -> str:
+    """Return the name of a callback that may change batches, outputs or losses in a step. Empty if none does."""
+    heard: list[Any] = [getattr(engine.line.hooks, name) for name in BATCH_EVENTS]
+    heard += [engine.line.hooks.around_batch, engine.line.hooks.around_step]
+    for member in engine.line.members:
+        callback: Any = member.callback
+        if not any(run is member.view for hooks in heard for _, run in hooks or ()):
+            continue
+        if member.is_task:
+            return member.name
+        declared = {name.partition("/")[0] for name in callback.writes}
+        if declared & BATCH_RESOURCES or not (declared or callback.reads):
+            return member.name
+    return ""
+
+
+def _may_be_prepared(engine: Engine) -> bool:
+    """True if a hook of training may prepare what a step needs.
+
+    No hook runs in a trial, so an error of the trial then proves nothing.
+    """
+    names = ("train_start", "train_epoch_start", "train_step_start", "train_batch_start", "batch_fetch_start")
+    heard = [getattr(engine.line.hooks, name) for name in names]
+    heard += [getattr(engine.line.hooks, name) for name in ("around_train", "around_epoch", "around_step")]
+    undeclared = [
+        member.view
+        for member in engine.line.members
+        if member.is_task or not (member.callback.reads or member.callback.writes)
+    ]
+    return any(run is view for hooks in heard for _, run in hooks or () for view in undeclared)

@@ -1,0 +1,20 @@
+"""The pre-flight on several ranks leaves no trace, and reports what differs on all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.parametrize(("strategy", "accumulate"), [("ddp", 1), ("ddp", 2), ("fsdp", 1)])
+def test_the_run_is_bitwise_the_run_without_a_preflight(ranks: Any, strategy: str, accumulate: int) -> None:
+    for without, having in ranks.values("cases_of_preflight.py:both", 2, strategy=strategy, accumulate=accumulate):
+        assert having == without
+
+
+def test_a_mistake_in_the_data_of_one_rank_stops_all_ranks(ranks: Any) -> None:
+    """Labels that only rank 1 has are out of range."""
+    first, second = ranks.values("cases_of_preflight.py:mistake_on_one_rank", 2)
+    assert first
+    assert second
