@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import torch
 from torch.optim import lr_scheduler
 
 import hookline as hl
-from hookline.errors import RegistrationError
+from hookline.errors import CheckpointError, RegistrationError
 from hookline.loop import Loop
 from hookline.records.control import ControlRequest
 from hookline.records.run_file import ControlEntry, RunFile
@@ -26,6 +28,7 @@ from tests.support import (
     fit,
     json_lines,
     same_tensors,
+    saved_steps,
     sgd,
     state_of,
     wrong_messages,
@@ -46,6 +49,12 @@ def requests_of(folder: Path) -> tuple[ControlEntry, ...]:
 
 def timeline(folder: Path, name: str) -> list[tuple[int, str]]:
     return [(row["step"], row["text"]) for row in json_lines(folder / "events.jsonl") if row["name"] == name]
+
+
+def break_checkpoints(run: Any) -> None:
+    """Put a file where the checkpoints are to be written."""
+    shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
+    (run.folder / "checkpoints").touch()
 
 
 def rates(*callbacks: object, steps: int = 24, **options: Any) -> list[float]:
@@ -161,6 +170,35 @@ def test_the_settings_of_a_run_are_listed_with_their_values(tmp_path: Path) -> N
         "EarlyStopping.patience": 3,
         "GradientClip.value": 2.0,
     }.items() <= live.items()
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_save_is_reported_when_the_checkpoint_is_there(tmp_path: Path, background: bool) -> None:
+    """Otherwise ``hookline save RUN && cp -r …`` copies nothing, or half of it."""
+    seen: list[tuple[str, int, list[int]]] = []
+
+    def look(what: str) -> Callable[[Any], None]:
+        return lambda run: seen.append((what, len(requests_of(run.folder)), saved_steps(run.folder)))
+
+    hooks = hl.LambdaCallback(on_checkpoint_save=look("save"), on_fit_end=look("end"))
+    saver = hl.Checkpointer(every="100st", background=background, keep_last=None)
+    asked = [ask(3, "save"), at_step(4, look("next"), "train_step_start"), ask(8, "save")]
+    fit(saver, hooks, *asked, folder=tmp_path / "run")
+    # The save at the last step comes after training.
+    assert seen == [("save", 0, []), ("next", 1, [3]), ("end", 1, [3]), ("save", 1, [3])]
+    assert [(entry.step, entry.refused) for entry in requests_of(tmp_path / "run")] == [(3, ""), (8, "")]
+    assert saved_steps(tmp_path / "run") == [3, 8]
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("on_error", ["warn", "raise"])
+def test_a_save_that_fails_is_not_reported_as_done(tmp_path: Path, on_error: str, background: bool) -> None:
+    saver = hl.Checkpointer(every="100st", background=background, on_error=on_error, at_end=False)
+    broken = at_step(3, break_checkpoints)
+    with pytest.raises(CheckpointError) if on_error == "raise" else nullcontext():
+        fit(saver, broken, ask(3, "save"), folder=tmp_path / "run", max_duration="5st")
+    refused = requests_of(tmp_path / "run")[0].refused
+    assert refused == "no checkpoint of this step was written. The run has logged the reason."
 
 
 # -- what is refused ----------------------------------------------------------------------------------

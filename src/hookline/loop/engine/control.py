@@ -38,6 +38,7 @@ LOOK_INTERVAL_S = 1.0
 """Seconds between two looks into the run's folder."""
 JOIN_S = 5.0
 ENDED = "the run ended before it took the request"
+NOT_SAVED = "no checkpoint of this step was written. The run has logged the reason."
 
 Apply = Callable[[], None]
 
@@ -127,6 +128,7 @@ class Control:
         self.entries: tuple[ControlEntry, ...] = ()
         """All requests of the run so far."""
         self._repeats: list[ControlEntry] = []  # Settings of the run before a resume, at later steps.
+        self._saving: list[ControlEntry] = []  # Saves whose outcome is not known yet.
         self._notes: list[str] = []  # For the timeline, once it is open.
         self._since = 0
         self._reads_eval_due = False
@@ -138,6 +140,7 @@ class Control:
     def begin(self) -> None:
         """The folder is about to be taken. Requests so far were for an earlier run."""
         self._since, self._reads_eval_due = time.time_ns(), False
+        self._saving.clear()
 
     def note_eval_due(self) -> None:
         """The body of a custom loop has read ``eval_due``, so it makes the evaluations that are asked for."""
@@ -192,8 +195,12 @@ class Control:
         self._thread = threading.Thread(target=_watch, args=arguments, name="hookline-control", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        """Look for requests no more. Requests that are left are refused."""
+    def close(self, *, is_saved: bool) -> None:
+        """Look for requests no more. Requests that are left are refused.
+
+        Args:
+            is_saved: True if the last step is saved.
+        """
         if self._end is None or self._thread is None:
             return
         self._end.set()
@@ -201,6 +208,7 @@ class Control:
         self._end = self._thread = None
         folder = self._state.folder
         if folder is not None:
+            self.saves_ended(is_saved=is_saved)
             left = [self._entry(asdict(one)) for one in take_requests(folder) if isinstance(one, ControlRequest)]
             self.entries += tuple(replace(entry, refused=ENDED) for entry in left)
             if left:
@@ -229,6 +237,24 @@ class Control:
             asked.sort(key=lambda one: one["command"] == "eval")  # A stop among them leaves no step to evaluate at.
             for one in self._world.group.from_zero(asked):
                 self._take(self._entry(one))
+
+    @property
+    def is_saving(self) -> bool:
+        """True if a request to save has no outcome yet."""
+        return bool(self._saving)
+
+    def saves_ended(self, *, is_saved: bool) -> None:
+        """Record the outcome of requests to save, which the command waits for.
+
+        Args:
+            is_saved: True if the step is saved.
+        """
+        if self._saving:
+            if not is_saved:
+                failed = self._saving
+                self.entries = tuple(replace(its, refused=NOT_SAVED) if its in failed else its for its in self.entries)
+            self._saving = []
+            self._record()
 
     def rolled_back(self) -> None:
         """After a rollback, set again what was set at steps that are undone. All ranks must call it."""
@@ -261,7 +287,10 @@ class Control:
             self.entries = tuple(replace(its, undone=True) if its in replaced else its for its in self.entries)
         self.entries += (entry,)
         self._note(_words(entry))
-        self._record()
+        if entry.command == "save" and not entry.refused:
+            self._saving.append(entry)
+        else:
+            self._record()
 
     def _do(self, entry: ControlEntry) -> ControlEntry:
         """Do what a request asks for. Return it with the outcome, which is the same on all ranks."""
@@ -315,9 +344,10 @@ class Control:
         return is_reached or self._state.requests.agreed.stop is not None
 
     def _record(self) -> None:
-        """Write all requests to ``run.json``, on rank zero."""
+        """Write all requests with an outcome to ``run.json``, on rank zero."""
         if self._state.folder is not None and not self._state.rank:
-            self._write(self._state.folder, self.entries, self.live())
+            ended = tuple(entry for entry in self.entries if entry not in self._saving)
+            self._write(self._state.folder, ended, self.live())
 
     def _note(self, text: str) -> None:
         self._records.note("control", text)

@@ -192,6 +192,9 @@ class Edge:
     def _save(self) -> None:
         """Save what is due at this step. After a signal, save and end the process."""
         self._saver.save_due()
+        if self._control.is_saving and not self._saver.is_deferred:
+            self._saver.finish_writing()
+            self._control.saves_ended(is_saved=self._saver.is_saved)
         self.leave_if_preempted()
         if self._requests.is_interrupted:
             self._saver.interrupted()

@@ -371,7 +371,7 @@ class Engine:
             self.signals.restore()
             self.records.steps.close()
             self.data.close()
-            self.control.close()
+            self.control.close(is_saved=self.saver.is_saved)
             try:
                 self.record.end(
                     self.state,

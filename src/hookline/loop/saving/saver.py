@@ -285,6 +285,17 @@ class Saver:
         return self._state.requests.agreed.save or any(slot.is_due(self._state.clock) for slot in self._slots)
 
     @property
+    def is_saved(self) -> bool:
+        """True if the current step is saved, by all plans."""
+        slots = self._slots or ([] if self._own is None else [self._own])
+        return bool(slots) and all(slot.is_saved(self._state.clock) for slot in slots)
+
+    @property
+    def is_deferred(self) -> bool:
+        """True if a save was due at the last step, and comes when the run is closed."""
+        return any(slot.deferred for slot in self._slots)
+
+    @property
     def is_used(self) -> bool:
         """True if a callback saves in this run, or if the run was resumed."""
         return bool(self._slots) or self.began_at > 0
@@ -358,6 +369,11 @@ class Saver:
             raise _left_in_order()
         if self._replay_end is not None:
             self._leave_replay(self._replay_end, is_over=is_last)
+
+    def finish_writing(self) -> None:
+        """Wait for background saves. All ranks must call it."""
+        for slot in self._slots:
+            self._guarded(slot, slot.wait)
 
     def _leave_replay(self, end: ReplayEnd, *, is_over: bool) -> None:
         """Leave the process if the steps of a replay are made or training is over. All ranks must call it."""
