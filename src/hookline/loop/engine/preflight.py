@@ -97,9 +97,8 @@ class Preflight:
         loaders = engine.data.named_loaders_of("val", dict(vals))
         if is_on and engine.world.shares[0] == 1:  # Else each rank gets some of the batches.
             loaders = {name: _first_and_last(loader) for name, loader in loaders.items()}
-        held = [*engine.state.module.modules(), *(part for each in vals.values() for part in data_parts(each))]
         try:
-            with same_attributes(held):
+            with same_attributes(part for each in vals.values() for part in data_parts(each)):
                 engine.check_sanity(loaders)
         except Exception as error:
             if not is_on:
@@ -148,7 +147,7 @@ class Preflight:
             if changes:
                 logger.info("the pre-flight makes no training step: %s may change the batches", changes)
             return None
-        with trial(engine) as trying:
+        with same_attributes(_with_attributes(engine)), trial(engine) as trying:
             return self._steps(trying, train)
 
     def _steps(self, trying: Trial, train: LoaderFacts) -> TrialFacts:
@@ -328,6 +327,13 @@ class Preflight:
         leave = Preempted(0)
         leave.code = 0
         raise leave
+
+
+def _with_attributes(engine: Engine) -> list[object]:
+    """Return the objects whose attributes a training step may change, and that no snapshot holds."""
+    weights, loader = engine.loss_weights, engine.state.loaders.get("train")
+    found: list[object] = [*engine.state.module.modules(), *([] if weights is None else weights.parts())]
+    return [*found, *data_parts(loader)]
 
 
 def _without_numbers(message: str) -> str:

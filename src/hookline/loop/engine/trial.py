@@ -14,11 +14,10 @@ from hookline.errors import DataError, ScopeError, SetupError
 from hookline.loop.data import Feed, SharedFeed
 from hookline.loop.data.batches import is_one_shot
 from hookline.loop.data.loaders import check_loader
-from hookline.loop.data.notes import data_parts
 from hookline.loop.data.shard_batch import ShardBatch
 from hookline.loop.data.training_data import make_feed
 from hookline.loop.engine.edge import EpochPhase
-from hookline.loop.evaluation.untouched import same_attributes, same_gradients, same_modes
+from hookline.loop.evaluation.untouched import same_gradients, same_modes
 from hookline.loop.tasks.supervised import title_of
 from hookline.loop.world.world import Alone
 from hookline.run import MISSING
@@ -127,7 +126,6 @@ def trial(engine: Engine) -> Iterator[Trial]:
         stack.enter_context(same_gradients(module))
         stack.enter_context(same_modes(module))
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(same_attributes(_with_attributes(engine)))
         depth = book.open_layer(module)
         state.schedulers.clear()
         stack.enter_context(engine.steps.without_losses())
@@ -145,10 +143,3 @@ def trial(engine: Engine) -> Iterator[Trial]:
             engine.clock.load_state_dict(clock)
             if position is not None:
                 loader.load_state_dict(position)
-
-
-def _with_attributes(engine: Engine) -> list[object]:
-    """Return the objects whose attributes a training step may change, and that no snapshot holds."""
-    weights, loader = engine.loss_weights, engine.state.loaders.get("train")
-    found: list[object] = [*engine.state.module.modules(), *([] if weights is None else weights.parts())]
-    return [*found, *data_parts(loader)]
