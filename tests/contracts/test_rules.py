@@ -338,6 +338,21 @@ class CountsUnsaved(hl.Callback):
             run.stop("six")
 
 
+class NeverResets(hl.Callback):
+    """Counts steps, and keeps its count for another run."""
+
+    state = ("seen",)
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def on_train_step_end(self, run: hl.Run) -> None:
+        self.seen += 1
+
+    def reset_state(self) -> None:
+        pass
+
+
 class SavesLess(hl.Callback):
     """Has a state that begins anew with each process."""
 
@@ -458,6 +473,7 @@ BROKEN: dict[str, dict[str, Callable[[], Any]]] = {
     },
     "pickles": {"the state_key 'Named\\[another\\]'": PicklesAsAnother, "has no message": Speechless},
     "interrupt": {"LookupError: planted": lambda: At("interrupt", do=fail)},
+    "reuse": {"reset_state\\(\\) leaves seen as another run has left it": NeverResets},
     "resume": {
         "the run ends with a different": CountsUnsaved,
         "its state differs in seen": SavesLess,
