@@ -355,7 +355,7 @@ def test_settings_that_cannot_work_are_refused_when_the_callback_is_registered()
 # -- resume and rollback ------------------------------------------------------------------------------
 
 
-def train(folder: Path, *callbacks: object, resume: bool = False, **options: Any) -> tuple[Any, Any]:
+def train(folder: Path, *callbacks: object, resume: bool | Path = False, **options: Any) -> tuple[Any, Any]:
     """Train with a schedule, clipping and requests at three steps."""
     torch.manual_seed(0)
     model = TinyModel()
@@ -366,7 +366,7 @@ def train(folder: Path, *callbacks: object, resume: bool = False, **options: Any
         *callbacks,
         model=model,
         folder=folder,
-        resume="auto" if resume else None,
+        resume="auto" if resume is True else resume or None,
         scheduler=lambda its: lr_scheduler.CosineAnnealingLR(its, 40),
         **given,
     )
@@ -432,3 +432,46 @@ def test_a_rollback_keeps_settings(tmp_path: Path) -> None:
     assert [(entry.step, entry.undone) for entry in entries] == [(4, True), (2, False)]
     assert entries[0].settings == entries[1].settings
     assert entries[1].before["max_duration"] == "5ep"
+
+
+class Back(hl.Callback):
+    """Takes a snapshot after step 4, and goes back to it once, after step 8."""
+
+    state = ("kept", "is_back")
+
+    def __init__(self) -> None:
+        self.kept: Any = None
+        self.is_back = False
+
+    def on_step_settled(self, run: Any) -> None:
+        if run.clock.step == 4 and self.kept is None:
+            self.kept = run.snapshot()
+        if run.clock.step == 8 and not self.is_back:
+            self.is_back = True
+            run.roll_back(self.kept)
+
+
+@pytest.mark.parametrize("name", ["step-00000003", "step-00000004", "step-00000007", "step-00000005-g1"])
+@pytest.mark.parametrize("settings", [{"lr": 0.02}, {"norm": 0.01, "max_duration": "5ep"}], ids=" ".join)
+def test_a_resume_before_a_rollback_sets_values_at_their_first_step(
+    tmp_path: Path, name: str, settings: dict[str, Any]
+) -> None:
+    """And after the rollback at the step to which the run went back. So the run is equal in every bit."""
+    asked: list[int] = []
+
+    def act(run: Any) -> None:
+        if run.clock.step == 6 and not asked:
+            asked.append(6)
+            ask_from_outside(run, "set", **settings)
+
+    each = hl.Checkpointer(every="1st", keep_last=None, folder="each")
+    person = hl.LambdaCallback(on_train_step_end=act)
+    _, wanted = train(tmp_path / "run", each, Back(), person)
+    whole = requests_of(tmp_path / "run")
+    assert [(entry.step, entry.undone) for entry in whole] == [(6, True), (4, False)]
+    options: dict[str, Any] = {"resume": tmp_path / "run" / "each" / name}
+    each = hl.Checkpointer(every="1st", keep_last=None, folder="each")
+    result, found = train(tmp_path / "run", each, Back(), **options)
+    assert result.clock.epoch == (5 if "max_duration" in settings else 4)
+    assert same_tensors(found, wanted)
+    assert [(entry.step, entry.undone) for entry in requests_of(tmp_path / "run")] == [(6, True), (4, False)]

@@ -74,11 +74,15 @@ class Drift(hl.Callback):
 
 
 class Person(hl.Callback):
-    """Asks from outside for another learning rate."""
+    """Asks from outside for another learning rate, once."""
+
+    def __init__(self, step: int, lr: float) -> None:
+        self.step, self.lr, self.has_asked = step, lr, False
 
     def on_train_step_end(self, run: hl.Run) -> None:
-        if run.clock.step == 34 and run.folder is not None:
-            ControlRequest.new("set", {"lr": 0.3}).write(run.folder)
+        if run.clock.step == self.step and run.folder is not None and not self.has_asked:
+            self.has_asked = True
+            ControlRequest.new("set", {"lr": self.lr}).write(run.folder)
             run.loop.engine.requests.ask_control()  # The thread of the run does this within a second.
 
 
@@ -166,7 +170,14 @@ def control(recipe: Recipe) -> None:
     """A person sets another learning rate at step 34. The replay must find it in the record, and not ask again."""
     schedule(recipe)
     if not IS_REPLAY:
-        recipe.callbacks.append(Person())
+        recipe.callbacks.append(Person(34, lr=0.3))
+
+
+def control_undone(recipe: Recipe) -> None:
+    """A person sets another learning rate at a step that is taken back later, and made again."""
+    rollback(recipe)
+    if not IS_REPLAY:
+        recipe.callbacks.append(Person(27, lr=0.002))
 
 
 CHANGES: dict[str, Callable[[Recipe], object]] = {
@@ -181,6 +192,7 @@ CHANGES: dict[str, Callable[[Recipe], object]] = {
     "iterable": lambda recipe: setattr(recipe, "train", loader(Stream(), shuffle=None, num_workers=2)),
     "rollback": rollback,
     "control": control,
+    "control undone": control_undone,
     "bad sample": bad_sample,
     "unsteady order": lambda recipe: setattr(recipe, "train", loader(Samples(), shuffle=None, sampler=Unsteady())),
     "unsteady loss": lambda recipe: recipe.callbacks.append(Drift()),

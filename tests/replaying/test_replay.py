@@ -81,8 +81,9 @@ def test_a_replay_on_two_ranks(tmp_path: Path) -> None:
     assert result.resumed_from == 15
 
 
-def test_a_step_that_was_undone_and_made_again_is_replayed_to_its_second_time(tmp_path: Path) -> None:
-    run = train("rollback", tmp_path / "run")
+@pytest.mark.parametrize("kind", ["rollback", "control undone"])
+def test_a_step_that_was_undone_and_made_again_is_replayed_to_its_second_time(kind: str, tmp_path: Path) -> None:
+    run = train(kind, tmp_path / "run")
     steps = [row.step for row in read_steps(run)]
     undone = next(step for step, later in pairwise(steps) if later <= step)
     result = hl.replay(RECIPE, run=run, first_step=undone - 1, last_step=undone)

@@ -116,6 +116,8 @@ class ControlEntry:
 
     After a rollback, the request has a second entry, at the step to which the run went back.
     """
+    generation: int = 0
+    """For a second entry: the generation of the checkpoints that were saved after its rollback. 0 for others."""
 
 
 @dataclass(frozen=True, slots=True)

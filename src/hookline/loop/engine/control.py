@@ -146,7 +146,7 @@ class Control:
         """The body of a custom loop has read ``eval_due``, so it makes the evaluations that are asked for."""
         self._reads_eval_due = True
 
-    def resume(self, entries: Sequence[ControlEntry], *, evaluates: bool = False) -> None:
+    def resume(self, entries: Sequence[ControlEntry], generation: int, *, evaluates: bool = False) -> None:
         """Repeat the settings of the run that continues. All ranks must call it.
 
         Settings up to the current step are set now, except for learning rates, which the checkpoint has restored. Later
@@ -154,11 +154,12 @@ class Control:
 
         Args:
             entries: The requests in ``run.json``, on rank zero.
+            generation: The generation of the checkpoint. Rollbacks after it have not happened yet.
             evaluates: Also repeat evaluations at later steps, as a replay does.
         """
         step, known = self._state.clock.step, self._settings()
         said = self._world.group.from_zero([asdict(entry) for entry in entries])
-        self.entries = tuple(ControlEntry(**entry) for entry in said)
+        self.entries = _before_rollbacks([ControlEntry(**entry) for entry in said], generation)
         counting = [entry for entry in self.entries if _counts(entry)]
         for entry in [entry for entry in counting if entry.step <= step]:
             rates = {name for name in entry.settings if isinstance(known.get(name), LearningRate)}
@@ -256,8 +257,12 @@ class Control:
             self._saving = []
             self._record()
 
-    def rolled_back(self) -> None:
-        """After a rollback, set again what was set at steps that are undone. All ranks must call it."""
+    def rolled_back(self, generation: int) -> None:
+        """After a rollback, set again what was set at steps that are undone. All ranks must call it.
+
+        Args:
+            generation: The generation of the checkpoints that follow.
+        """
         step, known = self._state.clock.step, self._settings()
         undone = [
             entry for entry in self.entries if _counts(entry) and entry.step > step and entry not in self._repeats
@@ -267,7 +272,7 @@ class Control:
             values = {name: _after_rollback(known.get(name), name, entry) for name in entry.settings}
             again = self._do(replace(entry, settings=values, step=step))
             kept = {name: entry.before[name] for name in entry.before if not isinstance(known.get(name), LearningRate)}
-            self.entries += (replace(again, before={**again.before, **kept}),)
+            self.entries += (replace(again, before={**again.before, **kept}, generation=generation),)
             self._note(f"{_words(again)}, again after a rollback")
         if undone:
             self._record()
@@ -380,6 +385,23 @@ class Control:
 def _counts(entry: ControlEntry) -> bool:
     """True if a resume repeats the request."""
     return entry.command == "set" and not entry.refused and not entry.undone
+
+
+def _before_rollbacks(entries: list[ControlEntry], generation: int) -> tuple[ControlEntry, ...]:
+    """Return the requests as they were before the rollbacks that follow a checkpoint of this generation.
+
+    The entries that these rollbacks have added are left out, and those that they have marked as undone count again.
+
+    >>> first, second = ControlEntry("1", "set", 6, undone=True), ControlEntry("1", "set", 4, generation=1)
+    >>> [(its.step, its.undone) for its in _before_rollbacks([first, second], 0)]
+    [(6, False)]
+    >>> [(its.step, its.undone) for its in _before_rollbacks([first, second], 1)]
+    [(6, True), (4, False)]
+    """
+    later = {entry.id for entry in entries if entry.generation > generation}
+    kept = [entry for entry in entries if entry.generation <= generation]
+    newest = {entry.id: entry for entry in kept}
+    return tuple(replace(its, undone=False) if its.id in later and its is newest[its.id] else its for its in kept)
 
 
 def _words(entry: ControlEntry) -> str:

@@ -427,15 +427,17 @@ class Engine:
         """After ``setup``: load the checkpoint to continue from, once, and find how long the run is."""
         self.saver.start_fit()
         self.record.look_back(self.state)
+        generation = 0
         if self._resume is not None:
             point = self._loader.load(self._resume, is_extended=self.extend is not None)
             if point is not None:
                 self._continue_from(point)
+                generation = point.generation
                 if self._replayed is None:
-                    self.control.resume(self.record.earlier_requests)
+                    self.control.resume(self.record.earlier_requests, generation)
             self._resume = None  # Not before: a fit after one that could not continue must not start from scratch.
         if self._replayed is not None:
-            self.control.resume(self._replayed.recorded_requests(), evaluates=True)
+            self.control.resume(self._replayed.recorded_requests(), generation, evaluates=True)
         if self.extend is not None:
             done = self.clock.elapsed(self.extend.unit)
             self.state.set_max_duration(self.extend + Duration(done, self.extend.unit) if done else self.extend)
@@ -508,7 +510,7 @@ class Engine:
         if asked is not None:
             self.records.steps.flush()  # The rows of the undone steps stay, because a replay makes these steps as well.
             self.snapshots.roll_back(*asked)
-            self.control.rolled_back()
+            self.control.rolled_back(self.saver.generation)
             self.world.undone()
         return asked is not None
 

@@ -46,6 +46,8 @@ class ResumePoint:
     """True if the run had ended, and does not train longer now."""
     ended: str | None
     """Why a finished run had ended."""
+    generation: int
+    """The generation of the checkpoint."""
 
 
 class CheckpointLoader:
@@ -122,6 +124,7 @@ class CheckpointLoader:
             is_eval_pending=about.pending_eval and not saved["course"]["edge_pending"],
             is_finished=is_finished,
             ended=saved["ended"] if is_finished else None,
+            generation=about.generation,
         )
 
     def _asks_for_more(self, saved: Mapping[str, Any]) -> bool:
