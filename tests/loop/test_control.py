@@ -212,7 +212,7 @@ def test_a_save_that_fails_is_not_reported_as_done(tmp_path: Path, on_error: str
         ({"lr": -0.1}, "lr=-0.1: must be a number above 0, such as 1e-4."),
         ({"lr": "fast"}, "lr='fast': must be a number above 0, such as 1e-4."),
         ({"max_duration": "0.5dur"}, "'dur' is a fraction of max_duration itself"),
-        ({"max_duration": "long"}, "max_duration=…"),
+        ({"max_duration": "long"}, "max_duration='long': "),
         ({"patiance": 3}, "patiance: this run has no such setting. Did you mean patience?"),
         ({"mode": "max"}, "mode: this run has no such setting."),
         ({"max_spikes": 3, "norm": 0}, "GradientClip(norm=0)"),

@@ -80,7 +80,7 @@ class MaxDuration:
 
     def prepare(self, value: Any) -> Apply:
         """Check a new value. Return a function that sets it."""
-        duration = Duration.parse(value, "max_duration=…")
+        duration = Duration.parse(value, f"max_duration={value!r}")
         if duration.unit == "dur":
             raise ArgumentError(f"max_duration={value!r}: 'dur' is a fraction of max_duration itself. Use ep, st, s …")
         return lambda: self.state.set_max_duration(duration)
