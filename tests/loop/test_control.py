@@ -475,3 +475,17 @@ def test_a_resume_before_a_rollback_sets_values_at_their_first_step(
     assert result.clock.epoch == (5 if "max_duration" in settings else 4)
     assert same_tensors(found, wanted)
     assert [(entry.step, entry.undone) for entry in requests_of(tmp_path / "run")] == [(6, True), (4, False)]
+
+
+def test_an_optimizer_without_a_learning_rate_trains(tmp_path: Path) -> None:
+    class Signs(torch.optim.Optimizer):
+        def __init__(self, parameters: Any) -> None:
+            super().__init__(parameters, {})
+
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            for parameter in self.param_groups[0]["params"]:
+                parameter -= 0.01 * parameter.grad.sign()
+
+    fit(optimizer=Signs, max_duration="1st", folder=tmp_path)
+    assert "lr" not in RunFile.read(tmp_path).live

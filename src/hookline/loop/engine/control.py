@@ -372,7 +372,8 @@ class Control:
         optimizers = self._state.optimizers
         for name, optimizer in optimizers.items():
             full = "lr" if len(optimizers) == 1 else f"{name}.lr"
-            yield full, LearningRate(full, self._state, optimizer)
+            if "lr" in optimizer.param_groups[0]:  # An optimizer of the user's may have no learning rate.
+                yield full, LearningRate(full, self._state, optimizer)
         yield "max_duration", MaxDuration(self._state)
         members = [m for m in self._state.line.members if isinstance(m.callback, Callback) and not m.disabled]
         names = [member.callback.name or type(member.callback).__name__ for member in members]
