@@ -70,9 +70,11 @@ ARGUMENTS: dict[str, Callable[[str], Any]] = {
 }
 LEFT_OUT = {
     "BatchSizeFinder": "it needs a DataLoader, and nothing in a step",
+    "CutMix": "there are no images",
     "DryRun": "it is the run",
     "ImageSamples": "there are no pictures",
     "LoadWeights": "nothing in a step",
+    "MixUp": "the small data has integers",
     "OverfitBatches": "it is the data",
     "QuantizationAwareTraining": "it is the model",
     "StopOnSignal": "nothing in a step",

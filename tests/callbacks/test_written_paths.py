@@ -85,7 +85,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_tables_name_every_path_of_a_callback_or_sink() -> None:
     known = {*WRITERS, *READS, *ADDRESSES, *NO_PATHS}
-    assert {name for name in path_parameters() if not name.startswith(("Trainer.", "Loop."))} == known
+    assert {name for name in path_parameters() if not name.startswith(("Trainer.", "Loop.", "Replay."))} == known
 
 
 # -- remote addresses --------------------------------------------------------------------------

@@ -122,7 +122,7 @@ def test_stop_training_in_the_data_of_one_rank_is_an_error_on_all(either_ranks: 
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_stop_training_in_the_iter_of_an_evaluation_loader_is_an_error_on_all(ranks: Any, everywhere: bool) -> None:
     first, second = ranks.run(f"{CASES}:stop_in_iter", 2, everywhere=everywhere, limit=200.0)
-    words = "the val loader raised StopTraining('no more data') instead of its next batch, at step 2"
+    words = "the val loader raised StopTraining('no more data') instead of its next batch, at step 4"
     assert second.error == first.error == "RankError", second.output
     assert words in second.text
     assert "call run.stop('no more data') in a hook" in second.text

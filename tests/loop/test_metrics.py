@@ -801,7 +801,8 @@ def test_an_interval_is_read_in_one_transfer(reads: list[str]) -> None:
     values = {**{f"x{i}": grid for i in range(5)}, **{f"y{i}": grid.sum() for i in range(5)}}
     logged(lambda n: ({name: value * n for name, value in values.items()}, {}), Look(), batches=1)
     assert before == []
-    assert found == ["cpu", *["tolist"] * 11]  # of what that has brought: ten metrics and the loss
+    record = ["cpu", "tolist"]  # the losses of the interval, for the record of the steps
+    assert found == ["cpu", "tolist", *record, *["tolist"] * 10]  # what the first has brought: ten metrics and the loss
 
 
 @pytest.mark.parametrize("reduce", ["mean", "sum", "last", "max", "min"])
