@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-rest test-all test-durations coverage mutants facts chaos interop check docs site images bench clean
+.PHONY: help demo test test-rest test-all test-durations coverage mutants facts chaos interop check docs site images bench dist matrix clean
 
 # Processes steal work from one another, so that none waits at the end. The tests of other tiers often wait for child
 # processes: more of them run at once than there are cores.
@@ -56,7 +56,7 @@ chaos: $(VENV)/.installed-test ## kill and signal real runs hundreds of times (1
 interop: $(VENV)/.installed-test ## run callbacks and modules of other libraries, each in its own environment
 	OMP_NUM_THREADS=1 $(BIN)/python tests/interop/environments.py $(ARGS)
 
-# The demo extra is there for mypy: the result must not depend on what else is installed.
+# The demo group is there for mypy: the result must not depend on what else is installed.
 check: $(VENV)/.installed-check $(VENV)/.installed-demo ## lint, format, types, layers, generated docs
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -81,14 +81,20 @@ images: $(VENV)/.installed-test ## draw the images of the README and of the conc
 bench: $(VENV)/.installed-bench ## measure the overhead against a bare loop and other libraries
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
+dist: $(VENV)/.installed-dist ## build wheel and sdist, check them, try the wheel in a clean environment
+	$(BIN)/python release/dist.py
+
+matrix: ## run the fast tests with several Pythons and versions of torch
+	$(PYTHON) release/matrix.py $(ARGS)
+
 clean: ## delete caches and build products (not .venv, not runs)
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-# One stamp for each extra. An install is done again when the two files that decide it change.
+# One stamp for each dependency group. An install is done again when the two files that decide it change.
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/.pip
-	@echo "installing hookline[$*] into $(VENV) (the first time takes a few minutes)"
-	@$(PIP) install -qq -c constraints.txt -e '.[$*]'
+	@echo "installing Hookline and the group '$*' into $(VENV) (the first time takes a few minutes)"
+	@$(PIP) install -qq -c constraints.txt -e . --group $*
 	@touch $@
 
 $(VENV)/.pip: | $(BIN)/python

@@ -5,6 +5,8 @@ A message says what is wrong, where, and how to fix it.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -200,6 +202,25 @@ class LeaveWait(BaseException):
 
 class HooklineWarning(UserWarning):
     """A problem that does not stop the run."""
+
+
+class HooklineDeprecationWarning(HooklineWarning):
+    """A name or an argument that a later version removes. It works until then."""
+
+
+def warn_deprecated(old: str, *, instead: str, removed_in: str) -> None:
+    """Warn that a later version removes a name or an argument, at the line outside Hookline that uses it.
+
+    Args:
+        old: The name or argument, as the user writes it, such as ``"EMA(rate=…)"``.
+        instead: The replacement, as the user writes it.
+        removed_in: The version without the old name, such as ``"0.3"``. A test fails when it is reached.
+    """
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "hookline":
+        frame, level = frame.f_back, level + 1
+    text = f"{old} is deprecated, and Hookline {removed_in} removes it. Use {instead}."
+    warnings.warn(text, HooklineDeprecationWarning, stacklevel=level)
 
 
 def first_of(error: BaseException | None, later: Iterable[BaseException]) -> BaseException | None:

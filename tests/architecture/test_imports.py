@@ -97,7 +97,7 @@ def test_importing_every_public_name_starts_no_thread_and_opens_no_socket_of_our
 
 
 def test_layers_and_cycles_are_as_declared() -> None:
-    pytest.importorskip("importlinter", reason="import-linter is in the extra [check]")
+    pytest.importorskip("importlinter", reason="make check installs import-linter")
     command = Path(sys.executable).with_name("lint-imports")
     found = subprocess.run(
         [str(command), "--no-logo", "--no-cache", "--config", str(ROOT / "pyproject.toml")],

@@ -87,7 +87,7 @@ def editor(folder: Path, text: str) -> Iterator[Editor]:
 
 
 def test_an_editor_completes_and_explains_every_name_of_run(tmp_path: Path) -> None:
-    pytest.importorskip("pyright", reason="pyright is in the extra [check]")
+    pytest.importorskip("pyright", reason="make check installs pyright")
     with editor(tmp_path, MODULE) as opened:
         shown = {
             name: opened.at("hover", FIRST_LINE + number, len(INDENT) + 1)["contents"]["value"]

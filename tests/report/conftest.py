@@ -88,7 +88,7 @@ def browser() -> Iterator[Browser]:
     executable = chromium()
     if executable is None:
         pytest.skip("no Chromium here: apt-get install chromium, or name one in HOOKLINE_CHROMIUM")
-    sync_api = pytest.importorskip("playwright.sync_api", reason="no Playwright here: pip install 'hookline[test]'")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="no Playwright here: make test installs it")
     with sync_api.sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=executable, args=list(ARGUMENTS), timeout=200_000)
         yield found

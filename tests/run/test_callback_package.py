@@ -110,7 +110,7 @@ def test_the_package_uses_public_names_only() -> None:
 
 def test_mypy_strict_accepts_the_package(tmp_path: Path) -> None:
     """With the types that an installed Hookline has: errors inside it are not shown to its users."""
-    pytest.importorskip("mypy", reason="mypy is in the extra [check]")
+    pytest.importorskip("mypy", reason="make check installs mypy")
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), str(SOURCE)]
     found = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=tmp_path, check=False)
     assert found.returncode == 0, found.stdout + found.stderr
@@ -118,7 +118,7 @@ def test_mypy_strict_accepts_the_package(tmp_path: Path) -> None:
 
 def test_pyright_strict_accepts_the_package(tmp_path: Path) -> None:
     """Only the reports about untyped arguments of matplotlib and safetensors are off."""
-    pytest.importorskip("pyright", reason="pyright is in the extra [check]")
+    pytest.importorskip("pyright", reason="make check installs pyright")
     config = {
         "include": [str(SOURCE)],
         "typeCheckingMode": "strict",
