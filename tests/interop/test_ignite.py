@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import hookline as hl
 from hookline.errors import RegistrationError, SetupError
 from hookline.interop.ignite.support import FIRED, NEVER_FIRED
 from hookline.loop import Loop, Trainer
+from tests.support.rank_server import RankServer
 
 pytest.importorskip("ignite.engine", reason="pytorch-ignite is not installed: `make interop` runs these tests")
 
@@ -303,6 +305,20 @@ def test_a_custom_loop_runs_them() -> None:
     assert loop.run.clock.epoch == there.trainer.state.epoch
     assert here.rows == there.rows
     assert here.weights() == there.weights()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
+    server = RankServer(tmp_path_factory.mktemp("ranks"), Path(__file__).parent)
+    yield server
+    server.close()
+
+
+def test_two_ranks_stop_together_and_write_one_set_of_files(ranks: RankServer, tmp_path: Path) -> None:
+    found = ranks.values("ignite_ranks.py:train", 2, folder=str(tmp_path))
+    assert found[0] == found[1]
+    assert found[0]["step"] < 40
+    assert len(list((tmp_path / "files").iterdir())) == 2
 
 
 def test_explain_names_the_events() -> None:

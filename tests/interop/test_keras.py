@@ -23,6 +23,7 @@ import hookline as hl
 from hookline.errors import RegistrationError, SetupError
 from hookline.interop.keras.support import LIMITED, REFUSED, RUNS
 from hookline.loop import Loop, Trainer
+from tests.support.rank_server import RankServer
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 keras = pytest.importorskip("keras", reason="keras is not installed: `make interop` runs these tests")
@@ -229,7 +230,7 @@ def test_a_shipped_callback_has_the_same_effect(
     assert close(case.effect(here, tmp_path / "here"), case.effect(there, tmp_path / "there"))
 
 
-def test_a_remote_monitor_sends_the_metrics() -> None:
+def test_a_shipped_remote_monitor_sends_the_metrics() -> None:
     received: list[Any] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -475,6 +476,24 @@ def test_a_custom_loop_runs_them(tmp_path: Path) -> None:
                     loop.run.log({"loss": nn.functional.cross_entropy(model(x_val), y_val)}, weight=len(x_val))
     assert loop.run.clock.step == result.clock.step < 48
     assert all(map(np.array_equal, weights(model), weights(expected)))
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
+    server = RankServer(tmp_path_factory.mktemp("ranks"), Path(__file__).parent)
+    yield server
+    server.close()
+
+
+def test_two_ranks_stop_together_and_write_one_file(ranks: RankServer, tmp_path: Path) -> None:
+    found = ranks.values("keras_ranks.py:train", 2, folder=str(tmp_path))
+    assert [its.pop("output") for its in found] == [[True, True], [False, False]]
+    assert found[0] == found[1]
+    assert found[0]["step"] < 24
+    assert found[0]["rate"] < 0.1
+    rows = (tmp_path / "log.csv").read_text().splitlines()
+    assert rows[0] == "epoch,loss,val_loss"
+    assert [int(row.split(",")[0]) for row in rows[1:]] == list(range(found[0]["step"] // 2))
 
 
 def test_a_metric_can_be_named() -> None:

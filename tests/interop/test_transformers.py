@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from ast import literal_eval
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +22,7 @@ import hookline as hl
 from hookline.errors import RegistrationError, SetupError
 from hookline.interop.transformers.support import LIMITED, NOT_TESTED, REFUSED, RUNS
 from hookline.loop import Loop, Trainer
+from tests.support.rank_server import RankServer
 
 hf = pytest.importorskip("transformers", reason="transformers is not installed: `make interop` runs these tests")
 pytest.importorskip("accelerate", reason="accelerate is not installed: `make interop` runs these tests")
@@ -512,6 +513,22 @@ def test_a_custom_loop_runs_them(tmp_path: Path) -> None:
                     loop.run.log({"loss": model(**batch).loss}, weight=len(batch["x"]))
     assert loop.run.clock.step == result.clock.step < 36
     assert same(weights(model), weights(expected))
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
+    server = RankServer(tmp_path_factory.mktemp("ranks"), Path(__file__).parent)
+    yield server
+    server.close()
+
+
+def test_two_ranks_stop_together_and_one_of_them_prints_and_writes(ranks: RankServer, tmp_path: Path) -> None:
+    found = ranks.values("transformers_ranks.py:train", 2, folder=str(tmp_path))
+    for name in ("step", "counter", "rows", "weights"):
+        assert found[0][name] == found[1][name]
+    assert found[0]["step"] < 18
+    assert [its["printed"] for its in found] == [found[0]["step"] // 2, 0]
+    assert len(list((tmp_path / "run/transformers").rglob("events.out.tfevents*"))) == 1
 
 
 def test_a_class_is_taken_in_place_of_an_instance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 from hookline.errors import SetupError
 from hookline.interop.adapter import Adapter, Hook, is_cut
 from hookline.interop.keras.model import NAMES, KerasHost, Logs, eval_metrics, is_keras_model
-from hookline.interop.keras.support import REFUSED, SAVES_KERAS_MODEL
+from hookline.interop.keras.support import REFUSED, SAVES_KERAS_MODEL, WRITES
 from hookline.interop.plain_state import PlainState
 from hookline.run import Run
 
@@ -36,6 +36,8 @@ class KerasAdapter(Adapter):
         kinds = {cls.__name__ for cls in type(callback).__mro__}
         self.handles_nan = "TerminateOnNaN" in kinds  # type: ignore[misc]
         self._saves_keras_model = not kinds.isdisjoint(SAVES_KERAS_MODEL)
+        if not kinds.isdisjoint(WRITES):
+            self.ranks = "zero"
 
     def overrides(self, hook: str) -> bool:
         names = (hook, ALIASES[hook]) if hook in ALIASES else (hook,)

@@ -48,3 +48,6 @@ REFUSED: Final = {
 
 SAVES_KERAS_MODEL: Final = frozenset({"ModelCheckpoint", "BackupAndRestore"})
 """Callbacks that need a Keras model."""
+
+WRITES: Final = SAVES_KERAS_MODEL | {"CSVLogger", "ProgbarLogger", "RemoteMonitor", "TensorBoard"}
+"""Callbacks that write or print, and know no ranks: they run on rank 0 only."""
