@@ -1,4 +1,4 @@
-"""Make one environment per library whose callbacks and modules run in Hookline, and run its tests in it.
+"""Make one environment per library whose callbacks and modules run in Hookline, and run its tests and its page in it.
 
 An environment is the folder ``.interop/<library>``.
 
@@ -40,7 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("libraries", nargs="*", help=f"some of {', '.join(IMPORTS)}; by default all")
     parser.add_argument("--no-tests", action="store_true", help="only make the environments")
-    parser.add_argument("--quick", action="store_true", help="run one test per shipped callback only")
+    parser.add_argument("--quick", action="store_true", help="run one test per shipped callback, and the page")
     options = parser.parse_args()
     failed = []
     for library in options.libraries or IMPORTS:
@@ -48,7 +48,9 @@ def main() -> None:
         if python is None:
             print(f"SKIPPED {library}: it cannot be installed or imported here, so its tests do not run", flush=True)
         elif not options.no_tests and (tests := sorted(HERE.glob(f"test_{library.replace('-', '_')}*.py"))):
-            command = [python, "-m", "pytest", "-q", *(["-k", "shipped"] if options.quick else []), *map(str, tests)]
+            page = f"{ROOT}/tests/docs/test_pages.py::test_page_runs[docs/interop/{library}.md]"
+            chosen = ["-k", "shipped or test_page_runs"] if options.quick else []
+            command = [python, "-m", "pytest", "-q", *chosen, page, *map(str, tests)]
             environment = {**os.environ, "HOOKLINE_INTEROP": library, "KERAS_BACKEND": "torch"}
             failed += [library] * bool(subprocess.run(command, cwd=ROOT, env=environment).returncode)
     sys.exit(f"failed: {', '.join(failed)}" if failed else 0)

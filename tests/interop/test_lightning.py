@@ -304,7 +304,7 @@ def test_every_shipped_callback_is_listed(pl: Any) -> None:
     assert {*RUNS, *LIMITED} - tested == set()
 
 
-def test_a_file_is_saved_when_a_run_fails(pl: Any, tmp_path: Path) -> None:
+def test_a_shipped_saver_writes_a_file_when_a_run_fails(pl: Any, tmp_path: Path) -> None:
     fail = pl.callbacks.LambdaCallback(on_train_batch_end=lambda *_: 1 / 0)
     for folder, run in (("there", lambda *its: in_lightning(pl, *its)), ("here", in_hookline)):
         saver = pl.callbacks.OnExceptionCheckpoint(tmp_path / folder)
@@ -314,7 +314,7 @@ def test_a_file_is_saved_when_a_run_fails(pl: Any, tmp_path: Path) -> None:
     assert same(found[0]["state_dict"], found[1]["state_dict"])
 
 
-def test_a_spike_ends_the_run(pl: Any, tmp_path: Path) -> None:
+def test_a_shipped_detector_of_spikes_ends_the_run(pl: Any, tmp_path: Path) -> None:
     spike = import_module(f"{pl.__name__}.callbacks.spike")
     for folder, run in (("there", lambda *its: in_lightning(pl, *its)), ("here", in_hookline)):
         (tmp_path / folder).mkdir()
@@ -326,7 +326,7 @@ def test_a_spike_ends_the_run(pl: Any, tmp_path: Path) -> None:
     assert (tmp_path / "here/batches.json").read_text() == (tmp_path / "there/batches.json").read_text()
 
 
-def test_predictions_are_written_batch_by_batch(pl: Any, tmp_path: Path) -> None:
+def test_a_shipped_writer_gets_predictions_batch_by_batch(pl: Any, tmp_path: Path) -> None:
     class Writer(pl.callbacks.BasePredictionWriter):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__("batch")

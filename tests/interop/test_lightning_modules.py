@@ -18,6 +18,7 @@ import hookline as hl
 from hookline.errors import LossError, SetupError
 from hookline.interop.lightning.model import NOT_CALLED
 from hookline.loop import Trainer
+from tests.docs.page_code import PAGES, blocks_of
 from tests.interop.test_lightning import PACKAGES, data, fill, same, weights
 
 torchmetrics = pytest.importorskip("torchmetrics")
@@ -203,56 +204,26 @@ def test_a_module_ends_as_in_lightning(pl: Any, form: str, tmp_path: Path) -> No
     assert {name for name, value in expected.items() if not torch.equal(metrics[name].float(), value.float())} == set()
 
 
-SCRIPT = """
-import lightning as L
-import torch
-from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor
-from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
-
-import hookline as hl
-
-
-class Classifier(L.LightningModule):
-    def __init__(self, rate=0.2):
-        super().__init__()
-        self.save_hyperparameters()
-        torch.manual_seed(0)
-        self.net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
-
-    def training_step(self, batch, batch_idx):
-        loss = cross_entropy(self.net(batch[0]), batch[1])
-        self.log("train_loss", loss)
-        return loss
-
-    def validation_step(self, batch, batch_idx):
-        self.log("val_loss", cross_entropy(self.net(batch[0]), batch[1]))
-
-    def configure_optimizers(self):
-        optimizer = torch.optim.SGD(self.parameters(), lr=self.hparams.rate)
-        return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 5)}
-
-
-x = torch.randn(64, 4, generator=torch.Generator().manual_seed(1))
-data = TensorDataset(x, (x.sum(1) > 0).long())
-train_loader, val_loader = DataLoader(data, 8), DataLoader(data, 16)
-module = Classifier()
-callbacks = [EarlyStopping("val_loss", min_delta=0.02), LearningRateMonitor()]
-{trainer}
-trainer.fit(module, train_loader, val_loader)
-"""
-THERE = 'trainer = L.Trainer(accelerator="cpu", max_epochs=20, callbacks=callbacks)'
-HERE = 'trainer = hl.Trainer(device="cpu", max_duration="20ep", callbacks=callbacks)'
-
-
-def test_a_script_is_migrated_by_changing_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_of_the_page_is_migrated_by_changing_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page shows the script for Lightning, and the change as a diff."""
     monkeypatch.chdir(tmp_path)
+    blocks = list(blocks_of(PAGES["docs/interop/lightning.md"].read_text()))
+    script = next(block.text for block in blocks if block.is_python)
+    added, removed, changed = next(block.text.splitlines() for block in blocks if block.info == "diff")
+    migrated = f"{added[1:]}\n{script.replace(removed[1:], changed[1:])}"
+    assert [line[0] for line in (added, removed, changed)] == ["+", "-", "+"]
+    assert script.count(removed[1:]) == 1
     there, here = ({"__name__": "__main__"} for _ in range(2))
-    exec(SCRIPT.replace("{trainer}", THERE), there)
-    exec(SCRIPT.replace("{trainer}", HERE), here)
+    exec(script, there)
+    exec(migrated, here)
     assert same(weights(here["module"]), weights(there["module"]))
-    stopped = [its["callbacks"][0].stopped_epoch for its in (there, here)]
-    assert stopped[0] == stopped[1] > 0
+    early, rates, *_ = here["callbacks"]
+    expected, expected_rates, *_ = there["callbacks"]
+    assert early.stopped_epoch == expected.stopped_epoch > 0
+    assert same(early.best_score, expected.best_score)
+    assert rates.lrs == expected_rates.lrs
 
 
 def test_a_module_with_manual_optimization_ends_as_in_lightning(pl: Any, tmp_path: Path) -> None:
