@@ -271,6 +271,31 @@ def test_pictures_texts_tables_and_arrays_are_shown(visit: Any) -> None:
         assert media.get_by_role("heading", name=text, exact=True).is_visible()
 
 
+def test_a_confusion_matrix_names_its_axes(visit: Any) -> None:
+    card = visit.page.locator("#media .card").filter(has=visit.page.get_by_role("heading", name="val/confusion"))
+    card.scroll_into_view_if_needed()
+    assert card.locator("th.axis").all_inner_texts() == ["predicted", "true"]
+    side, corner, first = (
+        card.locator(name).first.bounding_box() for name in ("th.axis[rowspan]", "th.axis", "td:not(.corner)")
+    )
+    assert side["x"] < first["x"]
+    assert corner["y"] < first["y"]
+
+
+def test_charts_have_the_width_of_the_paper_when_they_are_printed(visit: Any) -> None:
+    widths = """() => [...document.querySelectorAll(".chart, .tile")].filter((card) => card.checkVisibility())
+        .map((card) => [card.querySelector(".u-wrap")?.offsetWidth, card.querySelector(".plot, .spark").clientWidth])"""
+    page = visit.page
+    before = page.evaluate(widths)
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    printed = page.evaluate(widths)
+    assert len(printed) > 8
+    assert all(drawn == place < 700 for drawn, place in printed), printed  # none waits until it is scrolled to
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert [place for _, place in page.evaluate(widths)] == [place for _, place in before]
+    assert len(page.pdf()) > 50_000
+
+
 def test_a_slider_shows_an_earlier_picture(visit: Any) -> None:
     slider = visit.page.get_by_role("slider", name="step of val/samples", exact=True)
     card = visit.page.locator("#media .card").filter(has=slider)

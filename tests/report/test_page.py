@@ -39,6 +39,27 @@ def test_every_line_of_a_chart_has_its_curve(samples: ModuleType, tmp_path: Path
         assert len(data["clocks"]) == len(data["curves"]) == len(data["runs"])
 
 
+def test_equal_curves_of_a_section_are_one_chart(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with (tmp_path / "run" / "metrics.jsonl").open("w") as file:
+        for step in range(1, 9):
+            for name, value in (("steps", step), ("batches", step), ("samples", 32 * step), ("tokens", step + 1)):
+                file.write(to_json(MetricRow(f"speed/{name}_per_second", step, 0, value, "step", 1.0 * step)) + "\n")
+    charts = page_data(read_run(tmp_path / "run"))["charts"]
+    assert [[line["label"] for line in chart["lines"]] for chart in charts] == [
+        ["batches_per_second", "steps_per_second"],
+        ["samples_per_second"],
+        ["tokens_per_second"],
+    ]
+    assert charts[0]["title"] == "batches_per_second, steps_per_second"
+
+
+@pytest.mark.parametrize(("status", "is_known"), [("running", True), ("failed", False)])
+def test_only_a_run_that_trains_has_time_left(status: str, is_known: bool, samples: ModuleType, tmp_path: Path) -> None:
+    left = page_data(read_run(samples.make_run(tmp_path / "run", rows=120, status=status)))["facts"]["left"]
+    assert (left is not None) is is_known
+
+
 def test_a_run_with_nothing_in_it_has_a_page(tmp_path: Path) -> None:
     assert data_of(render_report(RunData(tmp_path)))["charts"] == []
     (tmp_path / "metrics.jsonl").write_text(

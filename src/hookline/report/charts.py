@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -93,6 +93,27 @@ def by_name(names: Iterable[str]) -> list[Chart]:
     charts = [Chart(_section(name), name, (_line(name, name, _section(name)),)) for name in names]
     stages = ("val", "train", "test", "")
     return sorted(charts, key=lambda chart: (*_place(chart)[:3], stages.index(chart.lines[0].stage), chart.title))
+
+
+def join_equal(charts: Iterable[Chart], curves: Mapping[str, Series]) -> list[Chart]:
+    """Put curves of a section that are the same into one chart, such as steps and batches per second.
+
+    Args:
+        charts: The charts. Only those with a single curve are joined.
+        curves: The curves by name.
+    """
+    found: list[Chart] = []
+    firsts: dict[tuple[str, bytes, bytes], int] = {}
+    for chart in charts:
+        if len(chart.lines) == 1:
+            series = curves[chart.lines[0].name]
+            place = firsts.setdefault((chart.section, series.steps.tobytes(), series.values.tobytes()), len(found))
+            if place < len(found):
+                twin = found[place]
+                found[place] = replace(twin, title=f"{twin.title}, {chart.title}", lines=twin.lines + chart.lines)
+                continue
+        found.append(chart)
+    return found
 
 
 def section_title(section: str) -> str:

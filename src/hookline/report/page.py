@@ -15,13 +15,13 @@ from hookline import __version__
 from hookline.records.direction import known_direction
 from hookline.records.regular_file import open_regular
 from hookline.report.about import costs_of, events_of, facts_of, put_back_of, sessions_of, settings_of, status_of
-from hookline.report.charts import MACHINE, Chart, by_name, curve, plan, section_title, share
+from hookline.report.charts import MACHINE, Chart, by_name, curve, join_equal, plan, section_title, share
 from hookline.report.clock import clock_of, of_the_loop
 from hookline.report.compare import ABSENT, Difference, Differences, differing_metrics, differing_settings
 from hookline.report.document import document, embedded
 from hookline.report.fallback import fallback
 from hookline.report.fit import MAX_ITEMS, cut, cut_apart
-from hookline.report.leaderboard import board_of, row_of, standing_of
+from hookline.report.leaderboard import board_of, progress_of, row_of, standing_of, time_left
 from hookline.report.media import OTHERS, media_of, summary_of
 from hookline.report.numbers import exact, numbers_of, tiles_of
 from hookline.report.read import RunData, read_run
@@ -92,18 +92,20 @@ def page_data(run: RunData) -> Page:
         run: The run.
     """
     numbers, limit, facts = numbers_of(run.series), share(len(run.series)), facts_of(run)
-    back = put_back_of(run)
+    back, status = put_back_of(run), status_of(run)
+    progress = progress_of(facts["goal"], facts, status["key"])
+    facts["left"] = time_left(progress, facts["seconds"], status["key"])
     data = {
         "page": "report",
         "title": run.title,
-        "status": {**status_of(run), "put_back": back.text if back else ""},
+        "status": {**status, "put_back": back.text if back else ""},
         "facts": facts,
         "notes": [*_trouble(run), *_thinned([run], limit)],
         "tiles": tiles_of(run.series, numbers, back.step, back.seconds) if back else tiles_of(run.series, numbers),
         "numbers": numbers[:NUMBERS],
         "metrics": len(numbers),
         "runs": [{"title": run.title, "facts": facts}],
-        "charts": [_chart(chart, [0]) for chart in plan(run.series)],
+        "charts": [_chart(chart, [0]) for chart in join_equal(plan(run.series), run.series)],
         "clocks": [clock_of(of_the_loop(run.series))],
         "curves": [_curves(run, limit)],
         "events": events_of(run),

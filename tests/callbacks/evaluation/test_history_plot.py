@@ -67,7 +67,7 @@ def drawings(monkeypatch: pytest.MonkeyPatch) -> Drawings:
 
 
 def test_a_run_has_its_picture_in_each_format_and_logs_it_once(tmp_path: Path) -> None:
-    fit_with_val(HistoryPlot(formats=("png", "pdf", "svg")), folder=tmp_path)
+    fit_with_val(HistoryPlot(formats=("png", "pdf", "svg"), log=True), folder=tmp_path)
     plots = tmp_path / "plots"
     assert sorted(path.name for path in plots.iterdir()) == ["history.pdf", "history.png", "history.svg"]
     assert (plots / "history.png").read_bytes().startswith(b"\x89PNG")
@@ -86,7 +86,7 @@ def test_chosen_metrics_have_a_file_of_their_own(tmp_path: Path) -> None:
 
 
 def test_another_folder_can_be_named(tmp_path: Path) -> None:
-    fit_with_val(HistoryPlot(folder=tmp_path / "a" / "b", log=False))
+    fit_with_val(HistoryPlot(folder=tmp_path / "a" / "b"))
     assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["history.png"]
 
 
@@ -103,12 +103,12 @@ def test_a_run_without_a_folder_gives_the_figure_to_its_sinks() -> None:
         def close(self) -> None: ...
 
     sink = Names()
-    assert not fit_with_val(HistoryPlot(), sinks=[sink]).failures
+    assert not fit_with_val(HistoryPlot(log=True), sinks=[sink]).failures
     assert sink.found == ["plots/history"]
 
 
 def test_no_figure_is_logged_if_it_is_not_wanted(tmp_path: Path) -> None:
-    fit_with_val(HistoryPlot(log=False), folder=tmp_path)
+    fit_with_val(HistoryPlot(), folder=tmp_path)
     assert '"image"' not in (tmp_path / "metrics.jsonl").read_text()
     assert (tmp_path / "plots" / "history.png").exists()
 

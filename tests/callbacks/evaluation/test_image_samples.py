@@ -133,28 +133,28 @@ LOGITS = torch.tensor([[9.0, 0, 0], [0, 9.0, 0], [9.0, 0, 0], [0, 9.0, 0]])
 def test_each_picture_has_its_class_and_says_whether_it_is_right(batch: Any) -> None:
     row = shown(ImageSamples(count=3, classes=NAMES), batch, LOGITS)
     assert (row.name, row.step) == ("val/samples", 2)
-    assert row.caption == "cat, dog, cat (is owl)"
+    assert row.caption == "cat, dog, cat (true: owl)"
     assert frames(row, 3) == [RIGHT, RIGHT, WRONG]
     assert middles(row, 3) == [(255,) * 3, (204,) * 3, (153,) * 3]
 
 
 def test_classes_without_names_are_numbers() -> None:
-    assert shown(ImageSamples(), (pictures(), CLASSES), LOGITS).caption == "0, 1, 0 (is 2), 1"
+    assert shown(ImageSamples(), (pictures(), CLASSES), LOGITS).caption == "0, 1, 0 (true: 2), 1"
 
 
 @pytest.mark.parametrize("outputs", [{"logits": LOGITS}, {"loss": torch.zeros(()), "out": LOGITS}, (LOGITS, None)])
 def test_outputs_may_be_a_dict_or_a_tuple(outputs: Any) -> None:
-    assert shown(ImageSamples(), (pictures(), CLASSES), outputs).caption == "0, 1, 0 (is 2), 1"
+    assert shown(ImageSamples(), (pictures(), CLASSES), outputs).caption == "0, 1, 0 (true: 2), 1"
 
 
 def test_only_so_many_are_shown_as_are_wanted_or_there() -> None:
     assert shown(ImageSamples(count=2), (pictures(), CLASSES), LOGITS).caption == "0, 1"
-    assert shown(ImageSamples(count=9), (pictures(), CLASSES), LOGITS).caption == "0, 1, 0 (is 2), 1"
+    assert shown(ImageSamples(count=9), (pictures(), CLASSES), LOGITS).caption == "0, 1, 0 (true: 2), 1"
 
 
 def test_a_number_is_shown_beside_the_true_one_and_is_neither_right_nor_wrong() -> None:
     row = shown(ImageSamples(), (pictures(2), torch.tensor([1.0, 2.0])), torch.tensor([[1.0], [2.5]]))
-    assert row.caption == "1, 2.5 (is 2)"
+    assert row.caption == "1, 2.5 (true: 2)"
     assert not {RIGHT, WRONG} & set(frames(row, 2))
 
 
@@ -181,7 +181,7 @@ def test_pictures_and_targets_can_be_anywhere() -> None:
     callback = ImageSamples(
         inputs=lambda run: run.batch["meta"]["scan"], targets=lambda run: run.batch["meta"]["truth"], classes=NAMES
     )
-    assert shown(callback, batch, LOGITS).caption == "cat, dog, cat (is owl), dog"
+    assert shown(callback, batch, LOGITS).caption == "cat, dog, cat (true: owl), dog"
 
 
 def test_without_pillow_the_labels_are_in_the_caption(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_without_pillow_the_labels_are_in_the_caption(monkeypatch: pytest.Monkey
     row = shown(ImageSamples(count=3), (pictures(), CLASSES), LOGITS)
     monkeypatch.undo()
     assert row.caption == with_labels.caption
-    assert with_labels.height == row.height + STRIP
+    assert with_labels.height == row.height + 2 * STRIP  # the true class, and the predicted one below it
     assert frames(row, 3) == [RIGHT, RIGHT, WRONG]
 
 

@@ -25,7 +25,8 @@ class Tile:
     """One image as bytes of shape (3, height, width), with its label."""
 
     pixels: Tensor
-    label: str = ""
+    lines: tuple[str, ...] = ()
+    """The lines below the image, such as ``true: cat`` and ``pred: dog``."""
     is_right: bool | None = None
     """True if the prediction is correct (green frame), False if not (red frame)."""
 
@@ -84,7 +85,7 @@ def sheet(rows: Sequence[Sequence[Tile]]) -> Tensor:
     All tiles have one size.
     """
     height, width = _size(rows[0][0].pixels)
-    strip = STRIP if any(tile.label for row in rows for tile in row) and _can_write() else 0
+    strip = STRIP * max(len(tile.lines) for row in rows for tile in row) if _can_write() else 0
     cell_height, cell_width = height + 2 * FRAME + strip + GAP, width + 2 * FRAME + GAP
     columns = max(map(len, rows))
     found = torch.full((3, len(rows) * cell_height + GAP, columns * cell_width + GAP), PAPER, dtype=torch.uint8)
@@ -93,9 +94,10 @@ def sheet(rows: Sequence[Sequence[Tile]]) -> Tensor:
             top, left = GAP + down * cell_height, GAP + across * cell_width
             framed = _framed(tile, height, width)
             found[:, top : top + framed.shape[1], left : left + framed.shape[2]] = framed
-            if strip and tile.label:
+            if strip and tile.lines:
+                written = _written(tile, framed.shape[2])
                 below = top + framed.shape[1]
-                found[:, below : below + strip, left : left + framed.shape[2]] = _written(tile, framed.shape[2])
+                found[:, below : below + written.shape[1], left : left + framed.shape[2]] = written
     return found
 
 
@@ -131,14 +133,16 @@ def _can_write() -> bool:
 
 
 def _written(tile: Tile, width: int) -> Tensor:
-    """Return the label as pixels, cut to the width."""
+    """Return the lines as pixels, each cut to the width."""
     from PIL import Image, ImageDraw, ImageFont
 
     font = ImageFont.load_default(size=12)
-    text = tile.label
-    while len(text) > 1 and font.getlength(text) > width:
-        text = f"{text[:-2]}…"
+    height = STRIP * len(tile.lines)
     color = (60, 60, 60) if tile.is_right is not False else WRONG
-    image = Image.new("RGB", (width, STRIP), (PAPER,) * 3)
-    ImageDraw.Draw(image).text(((width - font.getlength(text)) / 2, 0), text, fill=color, font=font)
-    return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(STRIP, width, 3).permute(2, 0, 1)
+    image = Image.new("RGB", (width, height), (PAPER,) * 3)
+    for number, text in enumerate(tile.lines):
+        while len(text) > 1 and font.getlength(text) > width:
+            text = f"{text[:-2]}…"
+        start = (width - font.getlength(text)) / 2
+        ImageDraw.Draw(image).text((start, STRIP * number), text, fill=color, font=font)
+    return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(height, width, 3).permute(2, 0, 1)

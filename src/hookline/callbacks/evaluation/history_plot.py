@@ -64,6 +64,7 @@ class HistoryPlot(Callback):
             using at most 2 % of the run's time.
         log_y: Use a logarithmic y-axis in panels whose values are all positive.
         log: Also log the last figure as ``plots/history``, or under the name of the file, for sinks and the report.
+            The report and most trackers draw these curves themselves.
 
     Raises:
         SetupError: If matplotlib is not installed.
@@ -97,7 +98,7 @@ class HistoryPlot(Callback):
         formats: str | Iterable[str] = ("png",),
         every: str | Duration | None = None,
         log_y: bool = False,
-        log: bool = True,
+        log: bool = False,
     ) -> None:
         check_matplotlib("HistoryPlot")
         self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)

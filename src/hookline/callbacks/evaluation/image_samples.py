@@ -29,7 +29,7 @@ class ImageSamples(Callback):
     The grid is logged as ``val/samples`` at the first batch of each loader. It depends on the targets and
     outputs:
 
-    - Classes: the predicted class below each image, with a green frame if it is correct, else red.
+    - Classes: the true and the predicted class below each image, with a green frame if they are equal, else red.
     - Masks of classes: one row each for the images, the true masks and the predicted masks.
     - Outputs that are images: a second row with the outputs.
 
@@ -171,10 +171,10 @@ class ImageSamples(Callback):
 
     def _log_masks(self, run: Run, pictures: Tensor, true: Tensor | None, predicted: Tensor) -> None:
         """Log rows of images, true masks and predicted masks."""
-        rows = [[Tile(picture, "picture") for picture in pictures]]
+        rows = [[Tile(picture, ("picture",)) for picture in pictures]]
         for masks, label in ((true, "true"), (predicted, "predicted")):
             if masks is not None:
-                rows.append([Tile(overlay(p, mask), label) for p, mask in zip(pictures, masks, strict=True)])
+                rows.append([Tile(overlay(p, mask), (label,)) for p, mask in zip(pictures, masks, strict=True)])
         shown = sorted(
             {number for masks in (true, predicted) if masks is not None for number in masks.flatten().tolist()}
         )
@@ -188,8 +188,9 @@ class ImageSamples(Callback):
         can_be_right = not (isinstance(targets, Tensor) and targets.is_floating_point())
         tiles = [_tile(*parts, can_be_right=can_be_right) for parts in zip(pictures, predicted, true, strict=True)]
         drawn = as_pictures(outputs, normalize=self.normalize) if isinstance(outputs, Tensor) else None
-        rows = in_rows(tiles) if drawn is None else [tiles, [Tile(picture) for picture in drawn]]
-        run.log_image("samples", sheet(rows), caption=", ".join(tile.label for tile in tiles if tile.label))
+        rows = in_rows(tiles) if drawn is None else [tiles, [Tile(picture, ("output",)) for picture in drawn]]
+        labels = [_label(*parts) for parts in zip(predicted, true, strict=True)]
+        run.log_image("samples", sheet(rows), caption=", ".join(filter(None, labels)))
 
     def _texts(self, items: Any, count: int) -> list[str]:
         """Return a string per image, which is empty if nothing is known about the image."""
@@ -239,11 +240,14 @@ def _outputs(run: Run) -> Any:
 
 
 def _tile(picture: Tensor, predicted: str, true: str, *, can_be_right: bool) -> Tile:
-    """Return an image with its label and whether the prediction is correct."""
-    if not predicted or not true:
-        return Tile(picture, predicted or true)
-    is_right = predicted == true
-    return Tile(picture, predicted if is_right else f"{predicted} (is {true})", is_right if can_be_right else None)
+    """Return an image with its labels and whether the prediction is correct."""
+    lines = tuple(f"{name}: {text}" for name, text in (("true", true), ("pred", predicted)) if text)
+    return Tile(picture, lines, predicted == true if predicted and true and can_be_right else None)
+
+
+def _label(predicted: str, true: str) -> str:
+    """Return the labels of an image for the caption."""
+    return f"{predicted} (true: {true})" if predicted and true and predicted != true else predicted or true
 
 
 def _largest(outputs: Any) -> Any:

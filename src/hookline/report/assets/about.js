@@ -27,6 +27,7 @@ function factsView(facts) {
   const commit = git?.commit ? [h("code", {}, String(git.commit).slice(0, 10)), git.dirty ? " + changes" : ""] : null;
   const rows = [
     ["Time", reached(facts, "seconds", duration)],
+    facts.left ? ["Time left", `about ${duration(facts.left)}`] : null,
     ["Steps", reached(facts, "steps", integer)],
     facts.epochs || facts.goal?.unit === "epochs" ? ["Epochs", reached(facts, "epochs", integer)] : null,
     facts.goal && !Object.hasOwn(facts, facts.goal.unit)

@@ -121,7 +121,7 @@ function buildSection(data) {
   const groups = chartGroups(data.page === "compare");
   const parts = groups.map(({ heading, small, machine, charts }) => {
     if (!small && Math.min(charts.length, FEW) % 2) charts[0].setWide(true); // no hole in the last row
-    const title = groups.length > 1 ? h("h4", {}, heading) : null;
+    const title = groups.length > 1 ? h("h3", { class: "kicker" }, heading) : null;
     const grid = (some) =>
       h(
         "div",

@@ -4,7 +4,7 @@ function mediaCards(data) {
   return [
     ...data.images.map((entry) => h("article", { class: "card" }, ...frames(entry, picture))),
     ...data.arrays.map((entry) =>
-      h("article", { class: isBroad(entry) ? "card broad" : "card" }, ...frames(entry, ({ value }) => arrayView(value))),
+      h("article", { class: isBroad(entry) ? "card broad" : "card" }, ...frames(entry, ({ value }) => arrayView(value, axesOf(entry.name)))),
     ),
     ...data.histograms.map((entry) => histogramCard(entry)),
     ...data.tables.map((entry) => h("article", { class: "card" }, ...frames(entry, tableView))),
@@ -72,34 +72,54 @@ function compact(value) {
   return Intl.NumberFormat("en-US", { notation: "compact", maximumSignificantDigits: 3 }).format(value);
 }
 
-function arrayView(value) {
+// A confusion matrix has the true classes in its rows and the predicted ones in its columns, as in scikit-learn and
+// torchmetrics.
+function axesOf(name) {
+  return /confusion/i.test(name) ? ["true", "predicted"] : null;
+}
+
+function arrayView(value, axes) {
   const rows = Array.isArray(value[0]) ? value : [value];
   const flat = rows.flat().map(decode);
   const drawn = flat.every((item) => typeof item === "number") && flat.length <= LARGEST;
-  return drawn ? heatMap(rows, flat) : h("pre", { class: "text", tabindex: "0" }, JSON.stringify(value));
+  return drawn ? heatMap(rows, flat, rows.length === rows[0].length ? axes : null) : h("pre", { class: "text", tabindex: "0" }, JSON.stringify(value));
 }
 
-function heatMap(rows, flat) {
+function heatMap(rows, flat, axes) {
   const finite = flat.filter(Number.isFinite);
   const [low, high] = [Math.min(...finite), Math.max(...finite)];
   const words = rows[0].length <= WORDS;
+  const [down, across] = axes ?? ["row", "column"];
   const shade = (value) => (Number.isFinite(value) && high > low ? (value - low) / (high - low) : 0);
   const cells = (row, index) =>
     row.map((item, at) => {
       const value = decode(item);
       const part = shade(value);
-      const label = rows.length > 1 ? `row ${index}, column ${at}: ${number(value)}` : `${at}: ${number(value)}`;
+      const label = rows.length > 1 ? `${down} ${index}, ${across} ${at}: ${number(value)}` : `${at}: ${number(value)}`;
       return h(
         "td",
         { class: part > 0.55 ? "strong" : null, title: label, style: { "--part": part.toFixed(3) } },
         words ? compact(value) : "",
       );
     });
-  const head = h("tr", {}, h("th"), ...rows[0].map((_, at) => h("th", { scope: "col" }, String(at))));
+  const side = (index) => (axes && index === 0 ? h("th", { class: "axis", rowspan: rows.length }, h("span", {}, down)) : null);
   const body = rows.map((row, index) =>
-    h("tr", {}, words ? h("th", { scope: "row" }, rows.length > 1 ? String(index) : "") : null, ...cells(row, index)),
+    h(
+      "tr",
+      {},
+      side(index),
+      words ? h("th", { scope: "row" }, rows.length > 1 ? String(index) : "") : null,
+      ...cells(row, index),
+    ),
   );
-  return scroller(h("table", { class: words ? "heat" : "heat dense" }, words ? head : null, ...body));
+  const before = () => [axes, words].filter(Boolean).map(() => h("td", { class: "corner" }));
+  const title = axes
+    ? h("tr", {}, ...before(), h("th", { class: "axis", colspan: rows[0].length }, h("span", {}, across)))
+    : null;
+  const head = words
+    ? h("tr", {}, ...before(), ...rows[0].map((_, at) => h("th", { scope: "col" }, String(at))))
+    : null;
+  return scroller(h("table", { class: words ? "heat" : "heat dense" }, title, head, ...body));
 }
 
 // -- histograms --------------------------------------------------------------------------------

@@ -34,21 +34,30 @@ function repaint() {
   for (const plot of view.painted) plot.redraw(false);
 }
 
-// Paper is light, and canvases do not know that they are printed.
+// Paper is light and narrow, and canvases do not know that they are printed.
 function forPaper() {
-  const { dataset } = document.documentElement;
+  const { dataset, classList } = document.documentElement;
   const before = dataset.theme;
   dataset.theme = "light";
-  repaint();
+  classList.add("paper");
+  resize();
   window.addEventListener(
     "afterprint",
     () => {
       if (before) dataset.theme = before;
       else delete dataset.theme;
-      repaint();
+      classList.remove("paper");
+      resize();
     },
     { once: true },
   );
+}
+
+// At once: a ResizeObserver would come after the print.
+function resize() {
+  colours.clear();
+  for (const chart of view.charts) chart.plot?.setSize(chart.size());
+  for (const plot of view.painted) plot.setSize({ width: plot.root.parentElement.clientWidth, height: plot.height });
 }
 
 function show() {

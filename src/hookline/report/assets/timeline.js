@@ -134,7 +134,7 @@ function sessionsView(sessions) {
   ]);
   return card(
     h("h3", {}, sessions.length > 1 ? "Sessions: the run was resumed" : "Session"),
-    table([{ name: "", number: true }, "started", "steps", "status", "why"], rows, { class: "sessions stacked" }),
+    table([{ name: h("span", { class: "unseen" }, "session"), number: true }, "started", "steps", "status", "why"], rows, { class: "sessions stacked" }),
     told.length ? pairs(told, true) : null,
   );
 }

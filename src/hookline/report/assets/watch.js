@@ -54,7 +54,7 @@ function buildList() {
   });
   const compare = h("a", { id: "compare" });
   const count = h("span", { class: "when", role: "status" });
-  const found = table([""], []);
+  const found = table([h("span", { class: "unseen" }, "compare")], []);
   found.classList.add("list");
   const tools = h("div", { class: "toolbar" }, search, sort, compare, count);
   const empty = h("p", { class: "empty" }, "No runs here yet. One that starts appears by itself.");
@@ -209,8 +209,7 @@ function showChosen(most) {
       : ids.length < 2
         ? "Choose two or more to compare"
         : `Compare ${ids.length} runs`;
-  compare.className = ready ? "toggle" : "when";
-  compare.setAttribute("aria-pressed", String(ready));
+  compare.className = ready ? "toggle on" : "when";
   if (ready) compare.setAttribute("href", `/show?${ids.map((id) => `run=${encodeURIComponent(id)}`).join("&")}`);
   else compare.removeAttribute("href");
 }
