@@ -271,7 +271,7 @@ PROMISES = {
     "11 models of AIToolbox": "interop/test_aitoolbox.py::test_a_model_ends_as_in_aitoolbox",
     "11 modules of Lightning": "interop/test_lightning_modules.py::test_a_module_ends_as_in_lightning",
     "11 table of the libraries": "docs/test_interop_table.py::test_as_many_callbacks_run_as_promised",
-    "11 a script of Lightning": "interop/test_lightning_modules.py::test_a_script_is_migrated_by_changing_one_line",
+    "11 a script of Lightning": "interop/test_lightning_modules.py::test_the_script_of_the_page_is_migrated_by_changing_one_line",
     "11 callbacks of other packages": "interop/test_lightning_third_party.py::test_a_callback_of_another_package_has_the_same_effect",
     "11 handlers of ignite": "interop/test_ignite.py::test_all_events_are_fired_as_in_ignite",
     "11 units of TorchTNT": "interop/test_torchtnt_units.py::test_an_auto_unit_ends_as_in_torchtnt",

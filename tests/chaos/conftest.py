@@ -101,7 +101,7 @@ class Lab:
     # -- runs ----------------------------------------------------------------------------------
 
     def start(self, folder: Path, **plan: Any) -> Child:
-        """Start a run, or go on with it: ``resume="auto"`` always."""
+        """Start a run, or resume it: ``resume="auto"`` always."""
         plan["folder"] = str(folder)
         child = Child(self, self.server.start("training_runs.py:run", 1, output=folder, plan=plan).pids[0], folder)
         self._children.append(child)

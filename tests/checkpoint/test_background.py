@@ -106,7 +106,7 @@ def test_weights_only_stay_weights_only() -> None:
 
 
 def test_each_checkpoint_on_disk_is_the_state_of_its_own_step(tmp_path: Path) -> None:
-    """With a real store, while training goes on."""
+    """With a real store, while training continues."""
     model = nn.Sequential(nn.Linear(30, 20), nn.BatchNorm1d(20), nn.Linear(20, 1))
     optimizer = torch.optim.AdamW(model.parameters())
     store = Store(tmp_path)

@@ -134,4 +134,4 @@ def test_processes_whose_run_has_failed_say_why_they_cannot_run_another(either_r
     for rank, found in enumerate(either_ranks.values("cases_of_failures.py:fit_after_failure", 2)):
         assert found[0].startswith("Planted" if rank else "RankError")
         assert found[1].startswith("SetupError")
-        assert "start the processes anew" in found[1]
+        assert "start the processes again" in found[1]

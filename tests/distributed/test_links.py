@@ -49,7 +49,7 @@ def test_strangers_at_the_port_are_turned_away(ranks: Any) -> None:
 
 @pytest.mark.parametrize(
     ("how", "words"),
-    [("dies", "another rank has ended without a word"), ("fails", "because rank 1 failed with a reason")],
+    [("dies", "another rank has ended without an error"), ("fails", "because rank 1 failed with a reason")],
 )
 def test_who_waits_for_a_rank_that_has_ended_is_told(ranks: Any, how: str, words: str) -> None:
     zero, one = ranks.run(f"{CASES}:one_ends", 2, how=how, limit=LIMIT)

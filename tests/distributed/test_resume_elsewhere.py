@@ -102,7 +102,7 @@ def test_another_number_of_processes_is_said_and_not_the_threads_that_come_with_
     assert ["SIGTERM: saved " in its.output for its in told] == [True, False], "rank zero speaks for all"
     (one,) = ranks.run(resume, 1, folder=str(tmp_path), threads=2)
     assert one.value == []
-    assert "saved by 2 processes, gone on with by one process: weights, optimizers" in one.output
+    assert "saved by 2 processes, resumed by one process: weights, optimizers" in one.output
     assert "resumed from " in one.output
     assert "threads" not in one.output
 

@@ -496,7 +496,7 @@ def test_emit_with_another_payload() -> None:
     ],
 )
 def test_a_field_that_has_no_value_now(event: str, field: str) -> None:
-    with pytest.raises(NotAvailableError, match=rf"run\.{field} has no value at this moment.*on_"):
+    with pytest.raises(NotAvailableError, match=rf"run\.{field} has no value now.*on_"):
         fit(at(event, lambda run: getattr(run, field)), val=tiny_data(1), max_duration="1ep")
 
 

@@ -287,7 +287,7 @@ def test_a_sequential_start_far_inside_makes_no_list_of_what_is_before() -> None
 @pytest.mark.parametrize("kind", LOADERS)
 def test_a_start_behind_the_end_says_that_the_data_has_changed(kind: str) -> None:
     feed = feed_of(DataLoader(Augmented(), **LOADERS[kind]), seed=0)
-    with pytest.raises(DataError, match=r"go on at batch 1000 and has only \d+"):
+    with pytest.raises(DataError, match=r"continue at batch 1000 and has only \d+"):
         list(feed.iterate(0, 1000))
 
 

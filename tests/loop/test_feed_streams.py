@@ -161,13 +161,13 @@ def test_iterable_data_and_its_loader_are_told_the_epoch() -> None:
 def test_another_number_of_workers_after_a_resume_is_a_warning() -> None:
     saved = feed_of(DataLoader(Stream(), num_workers=2), seed=0).state_dict()
     feed_of(DataLoader(Stream(), num_workers=2), seed=0).load_state_dict(saved)
-    with pytest.warns(HooklineWarning, match="saved with num_workers=2 and goes on with 0"):
+    with pytest.warns(HooklineWarning, match="saved with num_workers=2 and resumes with 0"):
         feed_of(DataLoader(Stream()), seed=0).load_state_dict(saved)
 
 
 @pytest.mark.parametrize("kind", ["iterable", "iterable data set", "sub-class", "stateful", "iterator"])
 def test_a_loader_that_ends_before_the_start_says_that_it_is_not_the_same(kind: str) -> None:
-    with pytest.raises(DataError, match=r"go on at batch 11 and ended after \d+"):
+    with pytest.raises(DataError, match=r"continue at batch 11 and ended after \d+"):
         read(feed_of(MAKERS[kind](), seed=0), 0, 11)
 
 
@@ -180,7 +180,7 @@ def test_a_list_is_iterated_over_with_nothing_around_it() -> None:
     assert type(feed.iterate(0, 0)) is type(iter(batches))
     assert [list(feed.iterate(epoch, start)) for epoch, start in ((0, 0), (1, 2), (2, 3))] == [[1, 2, 3], [3], []]
     assert (feed.length, feed.notes, feed.state_dict()) == (3, (), {})
-    with pytest.raises(DataError, match="go on at batch 4 and the list has only 3"):
+    with pytest.raises(DataError, match="continue at batch 4 and the list has only 3"):
         feed.iterate(0, 4)
 
 
@@ -211,7 +211,7 @@ def test_a_sequence_with_an_iteration_of_its_own_is_read_by_it() -> None:
 
     feed = feed_of(Backwards([1, 2, 3]), seed=0)
     assert [list(feed.iterate(0, start)) for start in (0, 1, 3)] == [[3, 2, 1], [2, 1], []]
-    assert "Backwards is a sequence with an __iter__ of its own" in feed.notes[0]
+    assert "Backwards is a sequence with a custom __iter__" in feed.notes[0]
 
 
 def test_persistent_workers_that_ran_before_the_run_do_not_change_what_it_reads() -> None:

@@ -214,10 +214,10 @@ def test_a_frame_of_pandas_is_a_table(tmp_path: Path) -> None:
     [
         ([[1, 2]], None, "columns="),
         ([[1, 2], [3]], ["a", "b"], "a row of 1 cells"),
-        ("abc", None, "no table"),
-        (3, None, "no table"),
-        ([1, 2], ["a"], "1 is no row"),
-        (["ab", "cd"], ["a", "b"], "'ab' is no row"),
+        ("abc", None, "not a table"),
+        (3, None, "not a table"),
+        ([1, 2], ["a"], "1 is not a row"),
+        (["ab", "cd"], ["a", "b"], "'ab' is not a row"),
         ([[1]] * 10_001, ["a"], "too many"),
     ],
 )
@@ -251,7 +251,7 @@ def test_a_file_is_copied_into_the_folder(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(MetricError, match="is no file"):
+    with pytest.raises(MetricError, match="is not a file"):
         rows_after(tmp_path, lambda run: run.log_file("labels", tmp_path / "none"))
 
 

@@ -129,7 +129,7 @@ def test_auto_begins_anew_with_its_metrics_after_a_kill_before_the_first_save(
     fit_and_leave(tmp_path / "run", every="9st")
     assert (tmp_path / "run" / "metrics.jsonl").stat().st_size
     again = saved_fit(tmp_path / "run", resume="auto")
-    assert "the run begins anew, and its metrics too" in said()
+    assert "the run starts from scratch, and so do its metrics" in said()
     assert rows_of(tmp_path / "run") == rows_of(whole.folder)
     assert same_tensors(again.weights, whole.weights)
 
@@ -766,17 +766,19 @@ def test_another_number_of_threads_and_another_window_are_said(tmp_path: Path) -
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(threads + 1)
-        with pytest.warns(hl.HooklineWarning, match=f"not bitwise as it would have: threads {threads} → {threads + 1}"):
+        with pytest.warns(
+            hl.HooklineWarning, match=f"not bitwise as it would have continued: threads {threads} → {threads + 1}"
+        ):
             saved_fit(tmp_path / "a", resume=tmp_path / "run")
     finally:
         torch.set_num_threads(threads)
-    with pytest.warns(hl.HooklineWarning, match="not bitwise as it would have: accumulate 1 → 2"):
+    with pytest.warns(hl.HooklineWarning, match="not bitwise as it would have continued: accumulate 1 → 2"):
         saved_fit(tmp_path / "b", resume=tmp_path / "run", accumulate=2)
 
 
 def test_data_that_has_become_shorter_is_an_error_and_not_another_epoch(tmp_path: Path) -> None:
     fit_and_leave(tmp_path / "run", train=tiny_data(5), step=4)
-    with pytest.raises(hl.HooklineError, match="the epoch is to go on at batch 4 and the list has only 3"):
+    with pytest.raises(hl.HooklineError, match="the epoch is to continue at batch 4 and the list has only 3"):
         saved_fit(tmp_path / "run", train=tiny_data(3), resume="auto")
 
 
@@ -939,7 +941,7 @@ def test_a_callback_that_had_no_state_yet_begins_anew_and_the_run_goes_on(
 
     fit_and_leave(tmp_path / "run", kind())
     saved_fit(tmp_path / "run", kind("first"), resume="auto")
-    assert "had no state when the checkpoint was saved, and begins anew" in caplog.text
+    assert "had no state when the checkpoint was saved, and starts without one" in caplog.text
 
 
 # -- events --------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def test_a_seed_that_is_not_used_is_said(tmp_path: Path, caplog: pytest.LogCaptu
     left(tmp_path, loader(8))
     with caplog.at_level(logging.WARNING, "hookline"):
         train(tmp_path, loader(8), [], seed=1)
-    assert "seed=1 is not used: the run goes on with its own, 0" in caplog.messages
+    assert "seed=1 is not used: the run continues with its own, 0" in caplog.messages
 
 
 def test_the_same_loader_is_no_cause_for_words(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -245,7 +245,7 @@ def test_an_optimizer_that_is_made_otherwise_goes_on_as_it_was_which_is_said_and
     )
     assert used == [0.1] * 7
     assert RunFile.read(tmp_path).settings["optimizers"]["SGD"]["lr"] == 0.1
-    said = [text for text in caplog.messages if "goes on with lr=0.1 from the checkpoint" in text]
+    said = [text for text in caplog.messages if "resumes with lr=0.1 from the checkpoint" in text]
     assert len(said) == (lr != 0.1)
 
 

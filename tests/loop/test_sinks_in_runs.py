@@ -103,7 +103,7 @@ def test_sinks_that_raise_hang_or_lose_their_server_change_nothing(
     summary = result.summary()
     for report in (raises, sleeps, lost):
         assert f"sink {report.sink}: {report.written:,} rows written, {report.dropped:,} dropped" in summary
-    assert "training goes on" in caplog.text
+    assert "training continues" in caplog.text
     assert f"the sink {sleeps}" in caplog.text
     assert "was still busy after the end and was left" in caplog.text
     told = [from_json(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]

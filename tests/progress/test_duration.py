@@ -187,7 +187,7 @@ def test_what_is_not_a_finite_number_is_refused(text: str) -> None:
 @pytest.mark.parametrize("unit", ["ep", "st", "sp", "tok"])
 def test_counts_must_be_whole(unit: str) -> None:
     message = error(f"1.5{unit}")
-    assert "whole numbers" in message
+    assert "are integers" in message
     assert f"'2{unit}'" in message
 
 
@@ -263,7 +263,7 @@ def test_milliseconds_and_percent_get_advice_and_other_words_none() -> None:
         ("5", "ep", "must be an int or a float, not str"),
         (True, "ep", "must be an int or a float, not bool"),
         (0, "st", "more than zero"),
-        (1.5, "st", "whole numbers"),
+        (1.5, "st", "integers"),
         (math.inf, "s", "finite"),
         (10**400, "s", "too large"),
         (2, "dur", "at most 1"),

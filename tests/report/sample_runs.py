@@ -49,7 +49,7 @@ REASONS: dict[Status, str] = {
     "stopped": "val/loss has not improved for 3 evaluations (best 0.2134)",
     "interrupted": "interrupted by Ctrl-C",
     "preempted": "SIGTERM",
-    "killed": "it ended without a word: killed, or the machine went down",
+    "killed": "it ended without an error: killed, or the machine went down",
     "failed": "RuntimeError: The size of tensor a (128) must match the size of tensor b (64) at dimension 0",
 }
 COSTS = (

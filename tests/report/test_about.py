@@ -203,7 +203,7 @@ def put_back_run(samples: ModuleType, folder: Path, *events: EventRow) -> RunDat
 def test_weights_count_as_put_back_only_if_nothing_was_trained_after_it(samples: ModuleType, tmp_path: Path) -> None:
     last = EventRow("restore", 100, 10, 30.0, restore_text(50, "val/loss 0.1 was the best"))
     found = put_back_of(put_back_run(samples, tmp_path / "a", last))
-    assert found == PutBack(50, 30.0, "the weights of step 50 are put back: val/loss 0.1 was the best")
+    assert found == PutBack(50, 30.0, "the weights of step 50 are restored: val/loss 0.1 was the best")
     assert put_back_of(put_back_run(samples, tmp_path / "b", replace(last, step=90))) is None
     went_on = put_back_run(samples, tmp_path / "c", last, EventRow("resume", 100, 10, 30.0))
     assert put_back_of(went_on) is None

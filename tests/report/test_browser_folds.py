@@ -107,7 +107,7 @@ def test_a_comparison_says_whose_last_values_are_not_those_of_its_weights(
     runs = [read_run(samples.make_run(tmp_path / "plain", 200, media=False)), read_run(kept)]
     (tmp_path / "page.html").write_text(render_compare(runs), encoding="utf-8")
     notes = browse((tmp_path / "page.html").as_uri()).page.locator("#metrics .note").all_inner_texts()
-    assert notes[1:] == ["kept: the weights of step 230 are put back. Here are its last values."]
+    assert notes[1:] == ["kept: the weights of step 230 are restored. Here are its last values."]
 
 
 def test_long_names_are_broken_behind_slashes_and_underscores(

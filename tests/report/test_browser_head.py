@@ -78,7 +78,7 @@ def test_the_key_numbers_say_which_weights_they_are_of(browse: Browse, tmp_path:
     )
     page = browse((tmp_path / "run" / "report.html").as_uri()).page
     assert result.clock.step == 16
-    assert "The weights of step 8 are put back" in page.locator(".reason").inner_text()
+    assert "The weights of step 8 are restored" in page.locator(".reason").inner_text()
     tiles = {
         tile.locator("h3").inner_text(): tile.inner_text().splitlines()[1:] for tile in page.locator(".tile").all()
     }

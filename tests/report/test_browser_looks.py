@@ -184,5 +184,5 @@ def test_a_run_that_was_killed_fits_into_a_narrow_list(
 def test_weights_that_were_put_back_are_named_and_marked(browse: Browse, samples: ModuleType, tmp_path: Path) -> None:
     events = (EventRow("restore", 60, 5, 3.0, "EarlyStopping: those of step 50"),)
     page = browse(write_report(samples.make_run(tmp_path / "run", 60, events=events, media=False)).as_uri()).page
-    assert "Weights put back" in page.locator("#timeline .events").inner_text()
+    assert "Weights restored" in page.locator("#timeline .events").inner_text()
     assert page.locator("#timeline .mark.restore").count() == 1

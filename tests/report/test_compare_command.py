@@ -110,10 +110,10 @@ def test_whose_last_values_are_not_those_of_its_weights_is_said(
     back = EventRow("restore", 100, 10, 1e6, restore_text(50))
     samples.make_run(tmp_path / "kept", 60, status="stopped", events=(back,))
     assert main(["compare", "one", "kept", "--table"]) == 0
-    said = "kept: the weights of step 50 are put back. The table shows its last values."
+    said = "kept: the weights of step 50 are restored. The table shows its last values."
     assert said in capsys.readouterr().out
     assert main(["compare", *runs, "--table"]) == 0
-    assert "put back" not in capsys.readouterr().out
+    assert "restored" not in capsys.readouterr().out
 
 
 def test_a_project_that_is_that_of_all_runs_is_not_repeated(

@@ -187,7 +187,7 @@ def errors_in_setup(*names: str) -> dict[str, tuple[type[Exception], str]]:
 
 def test_a_field_without_a_value_says_when_it_has_one() -> None:
     expected = {
-        field: f"run.{field} has no value at this moment; {HINTS.get(field, '')}it has one in "
+        field: f"run.{field} has no value now; {HINTS.get(field, '')}it has one in "
         + ", ".join(f"on_{event}" for event in moments(field))
         for field in CONDITIONAL
     }
@@ -225,7 +225,7 @@ def test_the_own_loop_has_no_task_and_says_where_there_is_one() -> None:
     with pytest.raises(NotAvailableError) as caught:
         _ = loop.run.task
     assert str(caught.value) == (
-        "run.task has no value at this moment; a custom loop has none; pass a task or a model to Trainer.fit"
+        "run.task has no value now; a custom loop has none; pass a task or a model to Trainer.fit"
     )
 
 

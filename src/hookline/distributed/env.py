@@ -88,4 +88,4 @@ def _number(found: Mapping[str, str], name: str, default: int) -> int:
     try:
         return int(text)
     except ValueError:
-        raise SetupError(f"{name}={text!r} in the environment: torchrun sets a whole number there") from None
+        raise SetupError(f"{name}={text!r} in the environment: torchrun sets an integer there") from None

@@ -216,7 +216,7 @@ class FSDP:
         if not self._usual and not self._evaluated:
             raise RankError(
                 "a rank has left the first batch of all evaluations before its forward: the others need it for that of "
-                "a sharded model, and nobody knows yet what it would be given; leave after the forward, or call "
+                "a sharded model, and no rank knows yet what it would be given; leave after the forward, or call "
                 "run.stop()"
             )
         for root, (args, kwargs) in list(self._eval_calls.items()):

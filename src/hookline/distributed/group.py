@@ -280,7 +280,7 @@ class Group:
                 raise error
             # The message of gloo continues with a guess about the cause.
             text = str(error).splitlines()[0].partition(". This is typically")[0]
-            said = f"another rank has ended without a word, or cannot be reached ({text})"
+            said = f"another rank has ended without an error, or cannot be reached ({text})"
             self.accuse(self.rank, f"has lost touch: {said}", self.store)
         found = self._error(said)
         # If the reason of the other rank is known, the lost connection is not the cause.

@@ -95,7 +95,7 @@ def check_whole(store: Store, rank: int) -> None:
     if store.check([f"{_BROKEN}/{rank}"]):
         raise SetupError(
             "an earlier run in this process has failed, and its connections to the other processes were cut: start "
-            "the processes anew; torchrun --max-restarts does it, and resume='auto' goes on from the last checkpoint"
+            "the processes again; torchrun --max-restarts does it, and resume='auto' resumes from the last checkpoint"
         )
 
 

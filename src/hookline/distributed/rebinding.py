@@ -30,7 +30,7 @@ def rebind(given: Any, replaced: Mapping[Tensor, Tensor]) -> None:
         if optimizer.state:
             raise SetupError(
                 f"{type(optimizer).__name__} has made steps before the model was sharded, and its state is of the "
-                f"whole parameters; make it anew, or go on from a checkpoint with resume="
+                f"full parameters; make a new one, or resume from a checkpoint with resume="
             )
         for group in optimizer.param_groups:
             group["params"] = [replaced.get(parameter, parameter) for parameter in group["params"]]

@@ -399,7 +399,7 @@ class Line(Generic[View]):
         import logging  # A local import saves 6 ms when the events are imported.
 
         logging.getLogger("hookline").warning(
-            "%s; it is optional, so it is switched off and the run goes on", failure, exc_info=error
+            "%s; it is optional, so it is switched off and the run continues", failure, exc_info=error
         )
         self._drop(member)
         self.emit(self.hooks.callback_disabled)

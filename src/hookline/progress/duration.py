@@ -237,7 +237,7 @@ def _problem(value: int | float, unit: str) -> str | None:
     if problem := _out_of_range(value):
         return problem
     if unit in COUNTS and value != int(value):
-        return f"{UNITS[unit]} are counted in whole numbers: write '{math.ceil(value)}{unit}' or another unit"
+        return f"{UNITS[unit]} are integers: write '{math.ceil(value)}{unit}' or another unit"
     if unit == "s" and value < _SHORTEST:
         return "it is less than a nanosecond, which no clock can measure"
     if unit == "dur" and value > 1:

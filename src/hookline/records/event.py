@@ -33,7 +33,7 @@ def restore_text(step: int, why: str = "") -> str:
     >>> restore_text(320, "val/loss 0.05 was the best")
     'the weights of step 320 are put back: val/loss 0.05 was the best'
     """
-    return f"the weights of step {step} are put back{f': {why}' if why else ''}"
+    return f"the weights of step {step} are restored{f': {why}' if why else ''}"
 
 
 def step_put_back(text: str) -> int | None:
@@ -42,5 +42,5 @@ def step_put_back(text: str) -> int | None:
     >>> step_put_back(restore_text(320)), step_put_back("something else")
     (320, None)
     """
-    found = re.match(r"the weights of step (\d{1,18}) are put back", text)
+    found = re.match(r"the weights of step (\d{1,18}) are restored", text)
     return int(found[1]) if found else None

@@ -61,5 +61,5 @@ def decode(value: Any) -> Any:
     if isinstance(value, str):
         return SPECIAL[value]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     return value

@@ -71,12 +71,12 @@ def from_json(line: str) -> Record:
     found = json.loads(line)
     kind = found["kind"]
     if not isinstance(found["name"], str) or type(found["step"]) is not int or type(found["epoch"]) is not int:
-        raise TypeError("name must be a text, step and epoch whole numbers")
+        raise TypeError("name must be a string, step and epoch integers")
     if kind in _METRICS:
         found["value"] = decode(found["value"])
         return MetricRow(**found)
     if kind not in _KINDS:
-        raise ValueError(f"{kind!r} is no kind of row")
+        raise ValueError(f"{kind!r} is not a kind of row")
     del found["kind"]
     match kind:
         case "histogram":

@@ -1065,5 +1065,5 @@ def no_folder(owner: str) -> NotAvailableError:
 
 def _not_available(field: str, hint: str) -> NotAvailableError:
     when = ", ".join(f"on_{event}" for event in moments(field))
-    parts = [f"run.{field} has no value at this moment", hint, f"it has one in {when}" if when else ""]
+    parts = [f"run.{field} has no value now", hint, f"it has one in {when}" if when else ""]
     return NotAvailableError("; ".join(part for part in parts if part))

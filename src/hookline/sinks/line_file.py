@@ -32,7 +32,7 @@ class LineFile:
         """
         # A deleted file cannot be read again, although writing to it still works.
         if self._file is not None and not os.fstat(self._file.fileno()).st_nlink:
-            logger.warning("%s was deleted while a run writes it: its rows are lost, and it begins anew", self.path)
+            logger.warning("%s was deleted while a run writes it: its rows are lost, and a new file begins", self.path)
             self.close()
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -256,7 +256,7 @@ def test_an_own_loop_can_be_dry() -> None:
 def test_a_run_that_would_go_on_from_a_checkpoint_is_refused_and_left_alone(tmp_path: Path) -> None:
     fit_long(Checkpointer(), max_duration="1ep", folder=tmp_path)
     before = sorted(str(path) for path in tmp_path.rglob("*"))
-    with pytest.raises(SetupError, match="DryRun begins anew, and this run has a checkpoint to go on from"):
+    with pytest.raises(SetupError, match="DryRun starts from scratch, but this run has a checkpoint to resume from"):
         fit_long(DryRun(), Checkpointer(keep_last=1), folder=tmp_path, resume="auto")
     assert sorted(str(path) for path in tmp_path.rglob("*") if path.suffix not in {".json", ".lock"}) == [
         path for path in before if not path.endswith((".json", ".lock"))

@@ -172,9 +172,9 @@ def test_data_without_a_length_can_be_limited_by_a_number() -> None:
     seen = Seen()
     assert fit_ten_batches(LimitBatches(train=3, val=2), seen, train=Stream(), val=Stream()).clock.epoch == 2
     assert seen.counts == {"train": 6, "val": 4}
-    with pytest.raises(SetupError, match=r"LimitBatches\(train=0.5\) is a share, .* a Stream, has no length"):
+    with pytest.raises(SetupError, match=r"LimitBatches\(train=0.5\) is a fraction, .* a Stream, has no length"):
         fit_ten_batches(LimitBatches(train=0.5), train=Stream())
-    with pytest.raises(SetupError, match=r"LimitBatches\(val=0.5\) is a share, and the val loader"):
+    with pytest.raises(SetupError, match=r"LimitBatches\(val=0.5\) is a fraction, and the val loader"):
         fit_ten_batches(LimitBatches(val=0.5), val=Stream())
 
 

@@ -181,7 +181,7 @@ def test_a_number_that_does_not_exist_is_nan_and_said_once(wrong: Any, caplog: p
     assert all(map(math.isnan, result.history["val/odd"]))
     said = [record.getMessage() for record in caplog.records if "val/odd" in record.getMessage()]
     assert len(said) == 1
-    assert "is no number at step 4" in said[0]
+    assert "is not a number at step 4" in said[0]
 
 
 def test_none_logs_nothing() -> None:

@@ -210,7 +210,7 @@ def test_masks_are_colours_over_the_pictures_true_and_predicted() -> None:
     logits[1, 2] = 9.0
     black = torch.zeros(2, 3, 8, 8)
     row = shown(ImageSamples(classes=NAMES), (black, true), logits)
-    assert row.caption == "pictures, true, predicted: cat, dog, owl"
+    assert row.caption == "images, true, predicted: cat, dog, owl"
     cell = SMALLEST + 2 * FRAME + STRIP + GAP
     picture, truth, predicted = (middles(row, 2, down, cell) for down in range(3))
     assert picture == [(0, 0, 0), (0, 0, 0)]
@@ -223,13 +223,13 @@ def test_masks_are_colours_over_the_pictures_true_and_predicted() -> None:
 def test_one_channel_is_the_mask_of_one_class() -> None:
     true = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
     row = shown(ImageSamples(), (pictures(2), true), torch.tensor([-3.0, 3.0]).view(2, 1, 1, 1).expand(2, 1, 8, 8))
-    assert row.caption == "pictures, true, predicted: 0, 1"
+    assert row.caption == "images, true, predicted: 0, 1"
 
 
 def test_masks_of_ones_own_need_no_true_ones() -> None:
     masks = torch.ones(4, 8, 8, dtype=torch.long)
     row = shown(ImageSamples(masks=lambda run: masks), (pictures(), CLASSES), None)
-    assert row.caption == "pictures, predicted: 1"
+    assert row.caption == "images, predicted: 1"
 
 
 def test_what_is_ignored_in_a_mask_stays_as_it_is() -> None:
@@ -365,11 +365,11 @@ def test_an_own_loop_that_does_not_say_what_it_computed_shows_the_pictures() -> 
 @pytest.mark.parametrize(
     ("callback", "batch", "text"),
     [
-        (ImageSamples(), (torch.zeros(4, 7), CLASSES), r"\(4, 7\) is no batch of pictures"),
-        (ImageSamples(), (torch.zeros(4, 5, 8, 8), CLASSES), r"\(4, 5, 8, 8\) is no batch of pictures"),
-        (ImageSamples(), {"words": torch.zeros(4)}, "NoneType is no batch of pictures"),
-        (ImageSamples(), ("words", CLASSES), "str is no batch of pictures"),
-        (ImageSamples(predictions=lambda run: ["one"]), (pictures(), CLASSES), "1 predictions for 4 pictures"),
+        (ImageSamples(), (torch.zeros(4, 7), CLASSES), r"\(4, 7\) is not a batch of images"),
+        (ImageSamples(), (torch.zeros(4, 5, 8, 8), CLASSES), r"\(4, 5, 8, 8\) is not a batch of images"),
+        (ImageSamples(), {"words": torch.zeros(4)}, "NoneType is not a batch of images"),
+        (ImageSamples(), ("words", CLASSES), "str is not a batch of images"),
+        (ImageSamples(predictions=lambda run: ["one"]), (pictures(), CLASSES), "1 predictions for 4 images"),
         (ImageSamples(masks=lambda run: torch.zeros(4)), (pictures(), CLASSES), r"\(count, height, width\)"),
     ],
     ids=["flat", "channels", "dict", "text", "few", "masks"],

@@ -210,8 +210,8 @@ def test_the_final_checkpoint_has_the_weights_of_the_last_step(tmp_path: Path) -
 
 def test_weights_that_are_put_back_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fit_dropout(Scripted(0.1, 0.9, 0.2, 0.2), SaveBest("val/score"), folder=tmp_path)
-    said = [message for message in caplog.messages if "put back" in message]
-    assert said == ["the weights of step 8 are put back: val/score 0.9 was the best"]
+    said = [message for message in caplog.messages if "are restored" in message]
+    assert said == ["the weights of step 8 are restored: val/score 0.9 was the best"]
     assert said[0] in (tmp_path / "events.jsonl").read_text()
 
 

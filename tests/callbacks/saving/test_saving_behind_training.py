@@ -124,7 +124,7 @@ def test_with_warn_the_save_after_a_failed_one_is_made(
     fit_six_steps(*callbacks, recorder, folder=tmp_path)
     assert saved_steps(tmp_path) == [4, 6]
     assert recorder.names == ["checkpoint_failed", "checkpoint_saved", "checkpoint_saved"]
-    assert "could not be saved, and the run goes on" in caplog.text
+    assert "could not be saved, and the run continues" in caplog.text
 
 
 def test_the_save_in_flight_is_waited_for_when_the_run_fails(tmp_path: Path, disk: Disk) -> None:

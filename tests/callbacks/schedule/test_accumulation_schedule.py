@@ -1,4 +1,4 @@
-"""How many batches make a step, as training goes on."""
+"""How many batches make a step, as training continues."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_before_its_first_moment_that_of_the_trainer_holds() -> None:
 def test_a_trainer_that_says_otherwise_is_overruled_aloud(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "hookline"):
         assert sizes({0: 3}, accumulate=2) == [3] * 6
-    assert "begins with 3 batches a step; accumulate=2 of the trainer is not used" in caplog.text
+    assert "begins with 3 batches per step; accumulate=2 of the trainer is not used" in caplog.text
 
 
 def test_moments_can_be_steps_samples_and_shares() -> None:

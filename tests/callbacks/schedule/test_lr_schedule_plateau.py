@@ -79,7 +79,7 @@ def test_how_often_a_plateau_moves_cannot_be_said(schedule: Any, every: str) -> 
 
 def test_how_often_a_plateau_of_a_function_moves_cannot_be_said() -> None:
     fit_val(LRSchedule(lambda optimizer: ReduceLROnPlateau(optimizer)))
-    with pytest.raises(SetupError, match="gave a plateau, which moves after evaluations; leave out every="):
+    with pytest.raises(SetupError, match="gave a plateau, which steps after evaluations; leave out every="):
         fit_val(LRSchedule(lambda optimizer: ReduceLROnPlateau(optimizer), every="1ep"))
 
 

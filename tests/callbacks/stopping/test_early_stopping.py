@@ -440,7 +440,7 @@ def test_restore_best_puts_the_weights_of_the_best_decision_back_bitwise() -> No
 
 def test_weights_that_are_put_back_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fit_scores(EarlyStopping("val/score", patience=2, restore_best=True), [1, 3, 2, 2, 9], folder=tmp_path)
-    said = "the weights of step 4 are put back: val/score 3 was the best"
+    said = "the weights of step 4 are restored: val/score 3 was the best"
     assert said in caplog.messages
     events = json_lines(tmp_path / "events.jsonl")
     assert [(row["step"], row["text"]) for row in events if row["name"] == "restore"] == [(8, said)]

@@ -623,7 +623,7 @@ def test_a_folder_that_cannot_be_written_to_is_said_and_the_run_goes_on(
     with caplog.at_level(logging.ERROR, "hookline"):
         result = fit_on(planted(4, {1}, NAN), SpikeGuard(), folder=tmp_path)
     assert result.stopped_by is None
-    assert "could not keep the batches of a spike, and the run goes on" in caplog.text
+    assert "could not keep the batches of a spike, and the run continues" in caplog.text
 
 
 @pytest.mark.parametrize("keep_batches", [True, False])

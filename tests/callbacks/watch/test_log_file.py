@@ -120,7 +120,7 @@ def test_a_resume_appends_below_a_line_that_names_the_step(tmp_path: Path) -> No
     fit_named(LogFile(), Checkpointer("2st"), resume="auto", folder=tmp_path)
     assert (tmp_path / "log.txt").read_text().startswith(before)
     lines = lines_of(tmp_path)
-    again = lines.index("==== digits/first goes on at step 4 ====")
+    again = lines.index("==== digits/first continues at step 4 ====")
     assert any(line.startswith("epoch 2/2 step 4/4 train/loss ") for line in lines[again:])
     assert "stopped: max_duration (2ep) reached" in lines[again:]
 
@@ -130,7 +130,7 @@ def test_what_is_said_while_a_checkpoint_is_loaded_stands_below_that_line(tmp_pa
     fit_named(LogFile(), Checkpointer("2st"), say, max_duration="1ep", folder=tmp_path)
     fit_named(LogFile(), Checkpointer("2st"), say, resume="auto", folder=tmp_path)
     lines = lines_of(tmp_path)
-    assert lines.index("loaded") > lines.index("==== digits/first goes on at step 4 ====")
+    assert lines.index("loaded") > lines.index("==== digits/first continues at step 4 ====")
 
 
 def test_a_second_fit_goes_on_in_the_same_file(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_second_fit_goes_on_in_the_same_file(tmp_path: Path) -> None:
     fit(trainer=trainer, model=model)
     fit(trainer=trainer, model=model, extend="1ep")
     headings = [line for line in lines_of(tmp_path) if line.startswith("====")]
-    assert headings == ["==== digits/first begins ====", "==== digits/first goes on at step 4 ===="]
+    assert headings == ["==== digits/first begins ====", "==== digits/first continues at step 4 ===="]
 
 
 def test_an_own_loop_has_a_log_too(tmp_path: Path) -> None:

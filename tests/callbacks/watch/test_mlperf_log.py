@@ -211,7 +211,7 @@ def test_a_resume_without_the_log_of_before_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="planted"):
         fit_logged(log(), Checkpointer("1st"), crash_at(3, "train_step_start"), folder=tmp_path)
     (tmp_path / "mlperf" / "result_0.txt").unlink()
-    with pytest.raises(SetupError, match="has 0 lines, and the run that goes on had written"):
+    with pytest.raises(SetupError, match="has 0 lines, and the resumed run had written"):
         fit_logged(log(), Checkpointer("1st"), folder=tmp_path, resume="auto")
 
 

@@ -269,7 +269,7 @@ def test_a_metric_that_is_declared_and_never_logged_is_said_at_the_end(
         writes = ("gpu/heat",)
 
     fit_owl(Notify(webhook=web.url, when="gpu/heat > 1"), Forgetful())
-    assert "nobody has logged gpu/heat" in caplog.text
+    assert "no callback has logged gpu/heat" in caplog.text
 
 
 def test_after_a_resume_an_alert_that_was_told_is_not_told_again(web: Web, tmp_path: Path) -> None:

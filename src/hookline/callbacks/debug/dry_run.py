@@ -77,8 +77,8 @@ class DryRun(Callback):
         if run.is_training_run:
             if run.will_resume:
                 raise SetupError(
-                    "DryRun begins anew, and this run has a checkpoint to go on from: leave out resume, "
-                    "or give the dry run a folder of its own"
+                    "DryRun starts from scratch, but this run has a checkpoint to resume from: leave out resume, "
+                    "or give the dry run a separate folder"
                 )
             self._is_shortened, self._max_duration = True, run.max_duration
             run.max_duration = "1ep"

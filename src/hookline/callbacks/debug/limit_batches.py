@@ -103,7 +103,7 @@ def _share_of(stage: str, share: float, loader: Any) -> int:
         length = len(loader)
     except (TypeError, NotImplementedError):
         raise SetupError(
-            f"LimitBatches({stage}={share}) is a share, and the {stage} loader, a {type(loader).__name__}, has no "
+            f"LimitBatches({stage}={share}) is a fraction, and the {stage} loader, a {type(loader).__name__}, has no "
             f"length; give a number of batches"
         ) from None
     # Correct rounding errors: 100 * 0.29 is 28.999…

@@ -102,7 +102,7 @@ class DerivedMetric(Callback):
             value = math.nan
             if not self._warned:
                 self._warned = True
-                text = "%s is no number at step %d: %s: %s"
+                text = "%s is not a number at step %d: %s: %s"
                 logger.warning(text, self.metric, run.clock.step, type(error).__name__, error)
         except KeyError as error:
             raise MetricError(

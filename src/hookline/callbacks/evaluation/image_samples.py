@@ -143,7 +143,7 @@ class ImageSamples(Callback):
         if pictures is None:
             shape = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
             raise MetricError(
-                f"ImageSamples: {shape} is no batch of pictures, which has the shape (count, channels, height, width) "
+                f"ImageSamples: {shape} is not a batch of images, which has the shape (count, channels, height, width) "
                 f"and 1, 3 or 4 channels; say where they are: ImageSamples(inputs=lambda run: run.batch['image'])"
             )
         targets = self._first(self.targets(run) if self.targets else _target(run.batch))
@@ -179,7 +179,7 @@ class ImageSamples(Callback):
             {number for masks in (true, predicted) if masks is not None for number in masks.flatten().tolist()}
         )
         names = ", ".join(self._name(number) for number in shown)
-        run.log_image("samples", sheet(rows), caption=f"pictures, {'true, ' * (true is not None)}predicted: {names}")
+        run.log_image("samples", sheet(rows), caption=f"images, {'true, ' * (true is not None)}predicted: {names}")
 
     def _log_labels(self, run: Run, pictures: Tensor, targets: Any, outputs: Any) -> None:
         """Log images with labels, and a second row if the outputs are images."""
@@ -198,7 +198,7 @@ class ImageSamples(Callback):
             return [""] * count
         texts = [self._name(item) for item in self._first(items)]
         if len(texts) != count:
-            raise MetricError(f"ImageSamples: {len(texts)} predictions for {count} pictures; give one for each")
+            raise MetricError(f"ImageSamples: {len(texts)} predictions for {count} images; give one for each")
         return texts
 
     def _first(self, values: Any) -> Any:

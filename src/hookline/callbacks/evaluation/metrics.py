@@ -130,8 +130,8 @@ class Metrics(Callback):
         except NotAvailableError as error:
             method = "train_batch" if run.stage == "train" else "eval_batch"
             raise MetricError(
-                f"Metrics needs the outputs of the model: let {method} return {{'loss': …, 'outputs': …}} (in a loop "
-                f"of your own: loop.run.outputs = …), or give Metrics(…, outputs=function of run)"
+                f"Metrics needs the outputs of the model: let {method} return {{'loss': …, 'outputs': …}} (in a "
+                f"custom loop: loop.run.outputs = …), or give Metrics(…, outputs=function of run)"
             ) from error
 
     def _targets_of(self, run: Run) -> Any:

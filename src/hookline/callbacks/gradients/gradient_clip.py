@@ -127,7 +127,7 @@ class GradientClip(Callback):
         if self.error_if_nonfinite and self._found is not None and not torch.isfinite(self._found[1]):
             raise RuntimeError(
                 f"GradientClip: the norm of order {self.norm_type} of the gradients is non-finite "
-                f"({self._found[1].item()}), so they cannot be clipped; error_if_nonfinite=False goes on"
+                f"({self._found[1].item()}), so they cannot be clipped; error_if_nonfinite=False continues"
             )
 
     def on_optimizer_step_end(self, run: Run) -> None:

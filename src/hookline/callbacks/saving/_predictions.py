@@ -123,7 +123,9 @@ def write_npz(path: Path, columns: Columns) -> None:
     }
     for name, array in arrays.items():
         if array.dtype == object:
-            raise DataError(f"PredictionWriter(format='npz'): {name!r} is no array of numbers or texts; leave it out")
+            raise DataError(
+                f"PredictionWriter(format='npz'): {name!r} is not an array of numbers or strings; leave it out"
+            )
     with path.open("wb") as file:  # With a path, numpy.savez would add a suffix.
         np.savez(file, **arrays)
 

@@ -169,7 +169,7 @@ class PredictionWriter(Callback):
         self._clear()
         if self.index is None and isinstance(getattr(loader, "sampler", None), SHUFFLED):
             raise SetupError(
-                "PredictionWriter: the loader shuffles, so a place in its order says nothing; give shuffle=False, or "
+                "PredictionWriter: the loader shuffles, so an index in its order says nothing; give shuffle=False, or "
                 "index=lambda run: run.batch['id']"
             )
         several = run.world_size > 1

@@ -194,7 +194,7 @@ class Upload(Callback):
     def _warn_once(self, queue: UploadQueue) -> None:
         """Warn about the first error of the run, once."""
         if trouble := queue.trouble():
-            logger.warning("Upload to %s: %s; it is tried again, and training goes on", redact_text(self.to), trouble)
+            logger.warning("Upload to %s: %s; it is tried again, and training continues", redact_text(self.to), trouble)
 
     def _log_report(self) -> None:
         """Log the report."""

@@ -64,7 +64,7 @@ def size_figure(sizes: Sequence[int], speeds: Sequence[float], failed: Sequence[
     axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:g}"))
     axes.set_ylim(bottom=0)
     axes.set_xlabel("batch size", fontsize=9)
-    axes.set_ylabel("samples a second", fontsize=9)
+    axes.set_ylabel("samples per second", fontsize=9)
     axes.set_title("BatchSizeFinder", loc="left", fontsize=11, fontweight="bold")
     axes.legend(frameon=False, fontsize=8)
     return figure
@@ -228,7 +228,7 @@ def _why_not(loader: Any) -> str:
     if type(loader) is not DataLoader:
         return f"it is {kind_of(loader)}, not a plain DataLoader"
     if loader.batch_size is None or type(loader.batch_sampler) is not BatchSampler:
-        return "it has a batch sampler of its own, or none"
+        return "it has a custom batch sampler, or none"
     return (
         "its data set is iterable, and may count batches itself" if isinstance(loader.dataset, IterableDataset) else ""
     )

@@ -87,7 +87,7 @@ class AccumulationSchedule(Callback):
         before = run.accumulate
         if run.clock.batch == 0 and factor is not None and before not in (1, factor):
             logger.warning(
-                "AccumulationSchedule begins with %d batches a step; accumulate=%d of the trainer is not used",
+                "AccumulationSchedule begins with %d batches per step; accumulate=%d of the trainer is not used",
                 factor,
                 before,
             )

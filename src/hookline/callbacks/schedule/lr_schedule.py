@@ -283,10 +283,10 @@ class LRSchedule(Callback):
             raise SetupError(f"{self._who} could not be made with {known}: {error}") from error
         if not isinstance(made, LRScheduler) or made.optimizer is not optimizer:
             raise SetupError(
-                f"{self._who} gave {made!r}, which is no scheduler of torch for the optimizer it was given"
+                f"{self._who} gave {made!r}, which is not a scheduler of torch for the optimizer it was given"
             )
         if isinstance(made, ReduceLROnPlateau) and self._has_every:
-            raise SetupError(f"{self._who} gave a plateau, which moves after evaluations; leave out every=")
+            raise SetupError(f"{self._who} gave a plateau, which steps after evaluations; leave out every=")
         return made
 
     def _looks(self) -> int:

@@ -119,8 +119,8 @@ class EarlyStopping(MonitorCallback):
             return
         if run.ending is not None and run.ending.can_resume:
             logger.warning(
-                "EarlyStopping: the run was left (%s) and can go on, so it keeps its last weights; the best, of step "
-                "%d, are in best_weights",
+                "EarlyStopping: the run was left (%s) and can be resumed, so it keeps its last weights; the best, of "
+                "step %d, are in best_weights",
                 run.ending.reason,
                 self.best_step,
             )

@@ -274,7 +274,7 @@ class SpikeGuard(Callback):
             if self._aside is not None:
                 self._aside.keep(self.spikes, batches)
         except OSError as error:
-            logger.error("SpikeGuard could not keep the batches of a spike, and the run goes on: %s", error)
+            logger.error("SpikeGuard could not keep the batches of a spike, and the run continues: %s", error)
 
     def _row(self, run: Run, value: float, judgement: Judgement, guilty: list[int]) -> Row:
         """Return the row of ``spikes`` for one spike."""

@@ -121,7 +121,7 @@ class LogFile(Following, Callback):
         if self._log is not None:
             name = f"{run.project}/{run.name}"
             goes_on = self._log.goes_on or run.clock.step > 0
-            self._log.begin(f"{name} goes on at step {run.clock.step}" if goes_on else f"{name} begins")
+            self._log.begin(f"{name} continues at step {run.clock.step}" if goes_on else f"{name} begins")
 
     def _write(self, text: str) -> None:
         """Write a line, and raise any error since the last call, also from a captured print."""

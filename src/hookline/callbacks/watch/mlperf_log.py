@@ -303,8 +303,8 @@ def cut(path: Path, lines: int) -> None:
     found = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
     if len(found) < lines:
         raise SetupError(
-            f"MLPerfLog: {path} has {len(found)} lines, and the run that goes on had written {lines}: put the file of "
-            f"that run back, or begin a new run"
+            f"MLPerfLog: {path} has {len(found)} lines, and the resumed run had written {lines}: restore the "
+            f"file of that run, or begin a new run"
         )
     if len(found) > lines or not path.exists():
         path.write_text("".join(found[:lines]), encoding="utf-8")

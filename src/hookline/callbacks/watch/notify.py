@@ -157,7 +157,7 @@ class Notify(Callback):
     def on_fit_end(self, run: Run) -> None:
         for alert in self.when:
             if alert.metric not in run.metrics:
-                logger.warning("Notify(when=%r): nobody has logged %s", alert.text, alert.metric)
+                logger.warning("Notify(when=%r): no callback has logged %s", alert.text, alert.metric)
         stop = _stop_reason(run)
         if stop is not None and {"stop", "end"}.intersection(self.on):
             self._notify(run, "stop", "was stopped", stop)

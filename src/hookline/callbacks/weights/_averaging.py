@@ -76,7 +76,7 @@ class Averages:
         if lost := [name for name in self.tensors if name not in own]:
             raise CheckpointMismatchError(
                 f"there is an average of {', '.join(lost[:5])}, which the model does not have; "
-                f"go on with the model that it was made of"
+                f"continue with the model that it was made of"
             )
         groups: dict[tuple[Any, ...], tuple[list[Tensor], list[Tensor]]] = {}
         for name, average in self.tensors.items():

@@ -206,7 +206,7 @@ class Pruning(Callback):
         for name, count in units.items():
             if isinstance(self.amount, int) and self.amount > count:
                 raise SetupError(
-                    f"Pruning(amount={self.amount}): {name} has only {count} to prune; give a share, or less"
+                    f"Pruning(amount={self.amount}): {name} has only {count} to prune; give a fraction, or less"
                 )
 
     @torch.no_grad()

@@ -153,7 +153,7 @@ class QuantizationAwareTraining(Callback):
         if done := [name for name in names if is_quantized(layers[name])]:
             raise SetupError(
                 f"QuantizationAwareTraining: {done[0]} is quantized already and cannot be trained; begin with the "
-                f"model in full precision, or go on with the same trainer"
+                f"model in full precision, or continue with the same trainer"
             )
         self._config = self.config or make_config(self.weight_bits, self.activation_bits, self.group_size)
         self._prepared = prepare(model, names, self._config)

@@ -423,7 +423,7 @@ def make_timestamp(stamp: Stamp) -> Any:
     """
     fields: dict[str, Any] = dict(zip((*COUNTS, *TIMES), stamp, strict=True))
     fields |= {name: timedelta(seconds=fields[name]) for name in TIMES}
-    # Composer calls all epochs together one iteration, unless it is told otherwise.
+    # Composer calls all epochs together one iteration, by default.
     whole = {"epoch_in_iteration": stamp[0], "token_in_iteration": stamp[3], "iteration_wct": fields["total_wct"]}
     return import_module("composer.core").Timestamp(**fields, **whole)
 

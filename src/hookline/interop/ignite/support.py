@@ -8,7 +8,7 @@ VERSIONS: Final = "0.5.5"
 """The versions that the tests run."""
 
 NEEDS: Final = "an `Engine` to which the handlers are attached before the run"
-"""What a user must pass."""
+"""The argument that a user must pass."""
 
 TESTED: Final = {
     "EarlyStopping": "on an evaluator, or with metrics of Hookline",

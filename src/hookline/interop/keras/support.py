@@ -8,7 +8,7 @@ VERSIONS: Final = "3.15"
 """The versions that the tests run."""
 
 NEEDS: Final = "`KERAS_BACKEND=torch`, set before the first import of Keras"
-"""What a user must set."""
+"""The option that a user must set."""
 
 THIRD_PARTY: Final = {
     "tqdm 4.70": ("TqdmCallback",),

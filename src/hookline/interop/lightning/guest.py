@@ -24,7 +24,7 @@ LACKS: Final = frozenset(
 )
 """Events and scopes of Hookline that have no counterpart among Lightning's hooks.
 
-What never happens in Lightning, such as a rollback, is not among them.
+Events that never happen in Lightning, such as a rollback, are not among them.
 """
 
 

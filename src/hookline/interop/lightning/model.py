@@ -174,7 +174,7 @@ class ModuleHooks(LightningAdapter):
             getattr(module, hook)(*ARGUMENTS.get(hook, no_arguments)(run, host, "setup"))
 
     def on_model_ready(self, run: Run) -> None:
-        self.callback.to(run.device)  # It keeps its device in a field of its own.
+        self.callback.to(run.device)  # It keeps its device in a separate field.
 
     def on_teardown(self, run: Run) -> None:
         self._host.serve(run)

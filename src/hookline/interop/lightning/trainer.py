@@ -440,7 +440,7 @@ class BatchProgress(_Facade):
 
 
 class EvaluationLoop(_Facade):
-    """``trainer.validate_loop`` and its like."""
+    """``trainer.validate_loop`` and similar loops."""
 
     __slots__ = ()
 

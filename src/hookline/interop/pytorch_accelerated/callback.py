@@ -36,7 +36,7 @@ class PytorchAcceleratedAdapter(Adapter):
     refused: ClassVar[Mapping[str, str]] = REFUSED
 
     def __init__(self, callback: Any, **options: Any) -> None:
-        # A missing attribute of a callback is no AttributeError, so attributes are looked up in its dict and its class.
+        # A missing attribute of a callback raises no AttributeError: look in its dict and its class.
         self._own = vars(callback)
         self._base = next(cls for cls in type(callback).__mro__ if (cls.__module__, cls.__name__) in CALLBACKS)
         module = import_module(self._base.__module__)

@@ -101,7 +101,7 @@ class PytorchAcceleratedHost(Host):
 
     @property
     def batch_output(self) -> BatchOutput:
-        """What the step has computed on the batch, one dict for all callbacks."""
+        """The results of the step on the batch, one dict for all callbacks."""
         run, loss = self.run, _value(self.run, "loss")
         if self._output is None or self._output.loss is not loss:
             self._output = BatchOutput(loss, _value(run, "outputs"), run.batch_size)
@@ -158,7 +158,7 @@ class PytorchAcceleratedHost(Host):
 
 
 def is_evaluation(run: Run) -> bool:
-    """True in an evaluation that is not a part of training: there, it is a run of its own."""
+    """True in an evaluation that is not a part of training: there, it is a separate run."""
     return run.stage == "test" or run.entry_point == "evaluate"
 
 

@@ -52,7 +52,7 @@ class TorchTNTHost(Host):
         self._unit: Any = None
         self._own_unit: Any = None
         self.step_output: Any = None
-        """What the unit of the user returned for this batch."""
+        """The value that the unit of the user returned for this batch."""
         self._fetch_started = self._step_started = 0.0
         self._open_step: str | None = None
 
@@ -184,7 +184,7 @@ class TorchTNTHost(Host):
 
 
 class Phase:
-    """What a ``PhaseState`` of TorchTNT answers in a run of Hookline: ``make_state`` makes the class of both."""
+    """A ``PhaseState`` of TorchTNT in a run of Hookline: ``make_state`` makes the class of both."""
 
     host: TorchTNTHost
     stages: tuple[str, ...]
@@ -239,7 +239,7 @@ class Phase:
 
 
 class RunView:
-    """What a ``State`` of TorchTNT answers in a run of Hookline: ``make_state`` makes the class of both."""
+    """A ``State`` of TorchTNT in a run of Hookline: ``make_state`` makes the class of both."""
 
     host: TorchTNTHost
     phases: Mapping[str, Phase]

@@ -36,7 +36,7 @@ class TransformersHost(Host):
         self.best_step: int | None = None
         self.log_history: list[dict[str, Any]] = []
         self.logs: dict[str, Any] = {}
-        """What ``on_log`` gets, and ``on_evaluate`` as ``metrics``."""
+        """The logs for ``on_log``, and the ``metrics`` for ``on_evaluate``."""
         self.names = NAMES
         self.is_stopping = False
         self.switches = dict.fromkeys(("should_save", "should_evaluate", "should_log"), False)

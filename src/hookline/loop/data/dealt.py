@@ -113,7 +113,7 @@ class DealtMap(SharedFeed):
             "the data set has a size and an order of",
             [length(self._data), digest(group)],
             "give all ranks the same data set and a sampler that draws from torch, random or numpy.random, not from a "
-            "generator that is seeded by the rank; where each rank has a data set of its own, set sharded = True on it",
+            "generator that is seeded by the rank; where each rank has its own data set, set sharded = True on it",
         )
         return self._shard_batches(batches, tickets)
 
@@ -159,7 +159,7 @@ class DealtSequence(SharedFeed):
         size = self.length = len(self._loader)
         if start > size:
             raise DataError(
-                f"the epoch is to go on at batch {start} and the {type(self._loader).__name__} has only {size}: "
+                f"the epoch is to continue at batch {start} and the {type(self._loader).__name__} has only {size}: "
                 f"it is not the one of the run that was saved"
             )
         fix = f"give all ranks the same {type(self._loader).__name__}: each takes its own batches out of it"

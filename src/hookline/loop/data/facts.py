@@ -37,7 +37,7 @@ class Facts(NamedTuple):
             raise DataError(
                 f"the run has had {samples} samples of epoch {epoch}, in batches of {saved.batch_size}, and "
                 f"with batch_size={self.batch_size} no batch begins there: give a batch size that divides {samples}, "
-                f"or go on from a checkpoint of the end of an epoch"
+                f"or resume from a checkpoint of the end of an epoch"
             )
         return whole
 

@@ -91,7 +91,7 @@ class SequenceFeed:
         self.length = sure_length(loader)
         if start > len(loader):
             raise DataError(
-                f"the epoch is to go on at batch {start} and the {type(loader).__name__} has only {len(loader)}: "
+                f"the epoch is to continue at batch {start} and the {type(loader).__name__} has only {len(loader)}: "
                 f"it is not the one of the run that was saved"
             )
         if not start:

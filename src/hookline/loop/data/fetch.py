@@ -63,7 +63,7 @@ class Fetching(Dataset[Any]):
         except StopIteration as error:
             raise DataError(
                 f"{type(self.dataset).__name__} raised StopIteration while batch {number} of epoch {epoch} was "
-                f"fetched, which would end the epoch without a word: raise IndexError or KeyError instead"
+                f"fetched, which would end the epoch without an error: raise IndexError or KeyError instead"
             ) from error
 
     def _fetch(self, indices: Any) -> Any:

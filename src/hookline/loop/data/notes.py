@@ -67,8 +67,8 @@ def stream_notes(loader: Any) -> tuple[str, ...]:
         )
     if loader.num_workers and loader.persistent_workers:
         notes.append(
-            "persistent_workers=True: random numbers that are drawn in the workers go on from epoch to epoch, and will "
-            "differ after a resume; set it to False if there are any"
+            "persistent_workers=True: random numbers that are drawn in the workers continue from epoch to epoch, and "
+            "will differ after a resume; set it to False if there are any"
         )
     return tuple(notes)
 
@@ -76,7 +76,7 @@ def stream_notes(loader: Any) -> tuple[str, ...]:
 def sequence_notes(loader: Any) -> tuple[str, ...]:
     """Return the note about a sequence that defines ``__iter__``."""
     return (
-        f"{type(loader).__name__} is a sequence with an __iter__ of its own: a resume reads and drops the batches of "
+        f"{type(loader).__name__} is a sequence with a custom __iter__: a resume reads and drops the batches of "
         f"the epoch up to the saved one, and what is drawn at random in it will differ; leave __iter__ out, so that "
         f"batches are read by index",
     )

@@ -111,7 +111,7 @@ def _checked(start: int, count: int) -> int:
     """
     if start > count:
         raise DataError(
-            f"the epoch is to go on at batch {start} and has only {count}: "
+            f"the epoch is to continue at batch {start} and has only {count}: "
             f"the data set, its batch size or its sampler is not the one of the run that was saved"
         )
     return start

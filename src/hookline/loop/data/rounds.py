@@ -34,7 +34,7 @@ class OwnShare(SharedFeed):
         super().__init__(circle, share)
         self._inner = inner
         self.length, self.stride, self.own = inner.length, 1, share.shares
-        self.notes = (*inner.notes, _own_note("a DistributedSampler gives this rank its share"))
+        self.notes = (*inner.notes, _own_note("a DistributedSampler gives this rank its shard"))
 
     def iterate(self, epoch: int, start: int) -> Iterator[ShardBatch]:
         batches = self._inner.iterate(epoch, start)
@@ -157,6 +157,6 @@ _FIX = (
 
 def _own_note(why: str) -> str:
     return (
-        f"{why} of the data, so that a run can go on inside an epoch only with as many processes as before: leave that "
-        f"to Hookline, which deals out the batches of a plain DataLoader"
+        f"{why} of the data, so that a run can resume inside an epoch only with as many processes as before: leave "
+        f"that to Hookline, which deals out the batches of a plain DataLoader"
     )

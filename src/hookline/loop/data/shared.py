@@ -55,7 +55,7 @@ def shared_feed_of(
             return OwnShare(inner, circle, share)
         return Rounds(inner, circle, share, own=True)
     if says_sharded(loader):
-        _log(circle, loader, "gives each rank its own share of the data")
+        _log(circle, loader, "gives each rank its own shard of the data")
         return Rounds(_inner(loader, seed, share.part, evaluates), circle, share, own=True)
     if is_map(loader):
         return DealtMap(loader, seed, circle, share, evaluates=bool(evaluates))

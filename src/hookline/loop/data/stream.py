@@ -63,7 +63,7 @@ class StreamFeed:
         saved, now = state.get("num_workers"), getattr(self._loader, "num_workers", None)
         if saved != now:
             warnings.warn(
-                f"the run was saved with num_workers={saved} and goes on with {now}: the data of this loader depends "
+                f"the run was saved with num_workers={saved} and resumes with {now}: the data of this loader depends "
                 f"on it, so that the resume is not exact; set num_workers={saved}",
                 HooklineWarning,
                 stacklevel=2,
@@ -291,6 +291,6 @@ def tell_epoch(loader: Any, epoch: int) -> None:
 def too_short(found: int, start: int) -> DataError:
     """Return the error for a loader that ends before the position of a resume."""
     return DataError(
-        f"the epoch is to go on at batch {start} and ended after {found} batches, while those before were read: "
+        f"the epoch is to continue at batch {start} and ended after {found} batches, while those before were read: "
         f"the loader does not give what it gave to the run that was saved"
     )

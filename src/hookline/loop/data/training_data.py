@@ -234,9 +234,9 @@ class TrainingData:
             here = f"gives each of {now} ranks its own share" if now > 1 else "is read as a whole"
             raise DataError(
                 f"the run was saved inside epoch {self._place.epoch}, where the loader {shared}, and now it {here}, so "
-                f"that nobody knows which samples are left: go on with as many processes and the same kind of loader, "
+                f"it is unknown which samples are left: resume with as many processes and the same kind of loader, "
                 f"or from a checkpoint of the end of an epoch; without a DistributedSampler or sharded = True any "
-                f"number can go on"
+                f"number can resume"
             )
 
     def _compare(self, here: Facts, *, is_epoch_begun: bool) -> None:

@@ -80,7 +80,7 @@ class MetricNames:
             for shown in self.shown(name):
                 for row in self.shown(f"{shown}{suffix}") if suffix else (shown,):
                     if row in found:
-                        raise MetricError(f"{name} is called {row}, which is logged, too; use two names")
+                        raise MetricError(f"{name} is called {row}, which is also logged; use two names")
                     found[row] = value
         return found
 
@@ -148,7 +148,7 @@ class MetricRows:
             self._late.add(row.name)
             warnings.warn(
                 f"{row.name} was logged again for step {row.step}, which has its row already, and is left out there: "
-                f"log it once a step, or under another name; one without a slash gets that of the stage",
+                f"log it once per step, or under another name; one without a slash gets that of the stage",
                 HooklineWarning,
                 stacklevel=2,
             )

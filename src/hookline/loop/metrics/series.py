@@ -373,7 +373,7 @@ def number_or_tensor(name: str, value: Any) -> float | Tensor:
             raise MetricError(f"{name}: {value!r:.80} holds no numbers; log numbers or small arrays") from error
     if isinstance(value, Tensor) and (value.is_meta or value.is_nested or value.layout != torch.strided):
         kind = "on the device meta" if value.is_meta else "nested" if value.is_nested else f"of {value.layout}"
-        raise MetricError(f"{name}: a tensor that is {kind} is no plain array; log numbers or small arrays")
+        raise MetricError(f"{name}: a tensor that is {kind} is not a plain array; log numbers or small arrays")
     if not isinstance(value, Tensor) or value.is_complex():
         raise MetricError(
             f"{name}: {value!r:.80} is {kind_of(value)}, not a number; log numbers or small arrays"
@@ -390,7 +390,7 @@ def step_of(name: str, step: Any) -> int:
     """Return the argument ``step`` as a Python integer, which JSON needs."""
     if isinstance(step, numbers.Integral) and not isinstance(step, bool) and (found := int(step)) >= 0:
         return found
-    raise MetricError(f"{name}: step={step!r:.80}; give a whole number, 0 or more")
+    raise MetricError(f"{name}: step={step!r:.80}; give an integer, 0 or more")
 
 
 def weight_of(name: str, weight: Any) -> Any:

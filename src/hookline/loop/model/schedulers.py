@@ -43,7 +43,7 @@ class Scheduler:
         self.every = Duration.parse(self.every, "hl.Scheduler(every=…)")
         if self.every.unit not in ("st", "ep"):
             raise SetupError(
-                f"a scheduler moves every so many steps or epochs, not every {self.every}; write '1st' or '1ep'"
+                f"a scheduler steps after a number of steps or epochs, not every {self.every}; write '1st' or '1ep'"
             )
 
     @property

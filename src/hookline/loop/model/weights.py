@@ -91,7 +91,7 @@ class Weights:
         self.is_watched = False
         if self.raw:
             logger.warning(
-                "run.swap_weights was left open, and the run has ended: the raw weights are put back; use it in a "
+                "run.swap_weights was left open, and the run has ended: the raw weights are restored; use it in a "
                 "`with` around the yield of around_eval, which is left on every way out"
             )
         while self.raw:

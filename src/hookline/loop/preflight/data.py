@@ -14,7 +14,7 @@ from hookline.loop.preflight.samples import LoaderFacts, hashes_of, labels_of
 from hookline.records.finding import Finding
 
 MIN_SHARED: Final = 0.01
-"""Smallest fraction of equal samples that is no coincidence."""
+"""Smallest fraction of equal samples that is not a coincidence."""
 MAX_FEATURE: Final = 1_000.0
 LARGEST_PIXEL: Final = 255
 

@@ -45,7 +45,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class TrialFacts:
-    """What two training steps have shown."""
+    """The observations of two training steps."""
 
     batch_size: int = 0
     losses: tuple[float, ...] = ()

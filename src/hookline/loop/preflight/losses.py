@@ -165,7 +165,7 @@ def _of_binary(call: LossCall) -> Iterator[Finding]:
 
 
 def _are_probabilities(outputs: Tensor) -> bool:
-    """True if all rows sum to 1, and differ from each other, so that this is no coincidence."""
+    """True if all rows sum to 1, and differ from each other, so that this is not a coincidence."""
     if outputs.ndim < 2 or not outputs.is_floating_point():
         return False
     rows = outputs.float().movedim(1, -1).reshape(-1, outputs.shape[1])

@@ -1,4 +1,4 @@
-"""What the pre-flight does with its findings: warn, or raise an error before step 1."""
+"""Report the findings of the pre-flight: warn, or raise an error before step 1."""
 
 from __future__ import annotations
 

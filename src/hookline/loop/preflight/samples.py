@@ -34,7 +34,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class LoaderFacts:
-    """What is known of a loader without reading a batch of it."""
+    """The facts about a loader that need no batch of it."""
 
     name: str
     """``"train"``, ``"val"``, ``"val/easy"`` or ``"test"``."""

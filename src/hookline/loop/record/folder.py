@@ -69,7 +69,7 @@ def _refuse_another_run(settings: Settings, folder: Path) -> None:
     if resume is None or (resume.path != "auto" and not is_inside(Path(resume.path), folder)):
         holds = "metrics.jsonl" if rows else FOLDER
         raise SetupError(
-            f"folder={str(folder)!r} holds a run already ({holds}); give another, remove it, or go on with it: "
+            f"folder={str(folder)!r} holds a run already ({holds}); give another, remove it, or resume it: "
             f"resume='auto'"
         )
 

@@ -58,7 +58,7 @@ class LoopMedia:
         if self._is_unheard:
             return
         if not hasattr(figure, "savefig"):
-            raise MetricError(f"{name}: a {type(figure).__name__} is no figure; give a matplotlib Figure")
+            raise MetricError(f"{name}: a {type(figure).__name__} is not a figure; give a matplotlib Figure")
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png")
         self._picture(name, buffer.getvalue(), "", step)
@@ -66,7 +66,7 @@ class LoopMedia:
     def text(self, name: str, text: str, step: int | None) -> None:
         name = self._claim(name, "a text")
         if not isinstance(text, str):
-            raise MetricError(f"{name}: a {type(text).__name__} is no text; give str(…)")
+            raise MetricError(f"{name}: a {type(text).__name__} is not a string; give str(…)")
         self._write(TextRow(name, *self._when(name, step), text=redact_text(text)))
 
     def table(self, name: str, rows: Any, columns: Sequence[str] | None, step: int | None) -> None:
@@ -77,7 +77,7 @@ class LoopMedia:
     def histogram(self, name: str, values: Any, bins: int, step: int | None) -> None:
         name = self._claim(name, "a histogram")
         if not isinstance(bins, int) or not 1 <= bins <= MOST_BINS:
-            raise MetricError(f"{name}: bins={bins!r}; give a whole number from 1 to {MOST_BINS}")
+            raise MetricError(f"{name}: bins={bins!r}; give an integer from 1 to {MOST_BINS}")
         if self._is_unheard:
             return
         edges, counts, odd = _histogram(name, values, bins)
@@ -86,7 +86,7 @@ class LoopMedia:
     def file(self, name: str, path: str | Path, step: int | None) -> None:
         name, source = self._claim(name, "a file"), Path(path)
         if not source.is_file():
-            raise MetricError(f"{name}: {str(source)!r} is no file")
+            raise MetricError(f"{name}: {str(source)!r} is not a file")
         if self._is_unheard:
             return
         when, folder, kept = self._when(name, step), self._folder, str(source)
@@ -196,18 +196,20 @@ def _table(name: str, rows: Any, columns: Sequence[str] | None) -> tuple[tuple[s
         columns = list(map(str, rows.columns)) if columns is None else columns
         rows = rows.itertuples(index=False, name=None)
     if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
-        raise MetricError(f"{name}: a {type(rows).__name__} is no table; give a list of dicts, or lists and columns=")
+        raise MetricError(
+            f"{name}: a {type(rows).__name__} is not a table; give a list of dicts, or lists and columns="
+        )
     found = list(rows)
     if columns is None:
         if not all(isinstance(row, Mapping) for row in found):
-            raise MetricError(f"{name}: rows that are no dicts need columns=['a', 'b']")
+            raise MetricError(f"{name}: rows that are not dicts need columns=['a', 'b']")
         columns = list(dict.fromkeys(key for row in found for key in row))
     if len(found) > MOST_ROWS:
         raise MetricError(
             f"{name}: {len(found)} rows are too many for a table, {MOST_ROWS} at most; use run.log_file()"
         )
     if odd := [row for row in found if isinstance(row, str | bytes) or not isinstance(row, Iterable)]:
-        raise MetricError(f"{name}: {odd[0]!r:.80} is no row of a table; give a list or a dict for each row")
+        raise MetricError(f"{name}: {odd[0]!r:.80} is not a row of a table; give a list or a dict for each row")
     names = tuple(whole_text(str(column)) for column in columns)
     cells = [_cells(row, columns) for row in found]
     if uneven := next((row for row in cells if len(row) != len(names)), None):

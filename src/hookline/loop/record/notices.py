@@ -81,8 +81,8 @@ def log_new_run(before: RunState, differs: Sequence[str]) -> None:
     """
     if before.clock.step and not before.rank:
         logger.warning(
-            "this fit begins a new run at step 0, and does not go on at step %d of the last one: %s is another object; "
-            "pass the same one again to go on, or use a new Trainer",
+            "this fit begins a new run at step 0, and does not continue at step %d of the last one: %s is another "
+            "object; pass the same one again to continue, or use a new Trainer",
             before.clock.step,
             " and ".join(f"{name}=" for name in differs),
         )
@@ -95,7 +95,7 @@ def reached_already(state: RunState, *, is_custom_loop: bool) -> SetupError:
         state: The state of the run.
         is_custom_loop: True if the body of the loop is the user's. Only ``fit`` has ``extend=``.
     """
-    longer = ": loop.run.max_duration = …" if is_custom_loop else f", or go on with {EXTEND}"
+    longer = ": loop.run.max_duration = …" if is_custom_loop else f", or continue with {EXTEND}"
     reached = f"max_duration={str(state.max_duration)!r} is reached already ({state.clock!r})"
     return SetupError(f"{reached}; give a larger one{longer}")
 

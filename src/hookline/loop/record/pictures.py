@@ -42,11 +42,11 @@ def pixels_of(name: str, image: Any) -> tuple[Tensor, str]:
         found = found.unsqueeze(0)
     if found.ndim != 3 or found.shape[0] not in CHANNELS or not found.numel():
         raise MetricError(
-            f"{name}: {tuple(getattr(image, 'shape', ()))} is no picture; give (height, width), (channels, height, "
+            f"{name}: {tuple(getattr(image, 'shape', ()))} is not an image; give (height, width), (channels, height, "
             f"width), (height, width, channels) or a batch of them, with 1, 3 or 4 channels"
         )
     if found[0].numel() > LARGEST:
-        raise MetricError(f"{name}: a picture of {found.shape[2]} by {found.shape[1]} pixels is too large to log")
+        raise MetricError(f"{name}: an image of {found.shape[2]} by {found.shape[1]} pixels is too large to log")
     pixels, done = _bytes(found)
     return pixels.permute(1, 2, 0).contiguous(), done
 
@@ -60,9 +60,11 @@ def _tensor(name: str, image: Any) -> Tensor:
 
             image = torch.from_numpy(np.array(_in_colours(image)))
         except (TypeError, ValueError, ImportError) as error:
-            raise MetricError(f"{name}: this is no picture: {error}; give a tensor, an array or a PIL image") from error
+            raise MetricError(
+                f"{name}: this is not an image: {error}; give a tensor, an array or a PIL image"
+            ) from error
     if image.is_complex():
-        raise MetricError(f"{name}: complex numbers are no picture")
+        raise MetricError(f"{name}: complex numbers are not an image")
     found: Tensor = image.detach().cpu()  # This waits for the device.
     # Torch cannot compare these dtypes.
     return found.to(torch.int64) if found.dtype in UNSIGNED else found
@@ -104,7 +106,7 @@ def _grid(pictures: Tensor, name: str) -> Tensor:
     """Return a batch of images as one image: a nearly square grid."""
     count, channels, height, width = pictures.shape
     if not pictures.numel():
-        raise MetricError(f"{name}: a batch of no pictures, {tuple(pictures.shape)}")
+        raise MetricError(f"{name}: a batch of no images, {tuple(pictures.shape)}")
     columns = math.ceil(math.sqrt(count))
     rows = math.ceil(count / columns)
     fill = pictures.new_ones(()) if pictures.dtype == torch.bool else pictures.amin()

@@ -35,7 +35,7 @@ def png_size(png: bytes) -> tuple[int, int]:
         ValueError: If the bytes are not a PNG.
     """
     if not png.startswith(SIGNATURE) or png[12:16] != b"IHDR":
-        raise ValueError("this is no PNG")
+        raise ValueError("this is not a PNG")
     width, height = struct.unpack(">II", png[16:24])
     return width, height
 

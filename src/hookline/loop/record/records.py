@@ -90,7 +90,7 @@ class Records:
         for failure in failures:
             self.note("callback_disabled", str(failure))
         for trouble in self.stream.trouble():
-            logger.warning("the sink %s; training goes on", trouble)
+            logger.warning("the sink %s; training continues", trouble)
             self.note("sink", trouble)
 
     def _note_nan(self, rows: Sequence[Record]) -> None:

@@ -49,7 +49,7 @@ PACKAGES = ("torch", "numpy", "safetensors", "rich", "torchmetrics", "transforme
 """Packages whose versions are recorded, if they are installed."""
 TAIL = 1 << 16
 """Number of bytes at the end of a file of rows that are read to find how far a session came."""
-KILLED = "it ended without a word: killed, or the machine went down"
+KILLED = "it ended without an error: killed, or the machine went down"
 
 
 class RunRecord:
@@ -241,7 +241,7 @@ def _with_optimizers_of(earlier: RunFile, facts: RunFile) -> RunFile:
         # A parameter group does not show which of its values were passed now and which the checkpoint has set.
         for key in [key for key in given if key in kept and key != "groups" and given[key] != kept[key]]:
             logger.warning(
-                "%s goes on with %s=%s from the checkpoint, and not with the %s that is given now; to change it, set "
+                "%s resumes with %s=%s from the checkpoint, and not with the %s that is given now; to change it, set "
                 "it in run.optimizers[%r].param_groups in a hook",
                 *(name, key, kept[key], given[key], name),
             )
@@ -289,7 +289,7 @@ def _earlier(folder: Path) -> RunFile | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        logger.warning("the run.json of before cannot be read, and is written anew: %s", error)
+        logger.warning("the earlier run.json cannot be read, and a new one is written: %s", error)
         return None
 
 

@@ -98,7 +98,7 @@ class CallbackStates:
         callback, held = member.callback, dict(self._held(member.callback))
         named = {key: held[key] for key in saved["held"] if key in held and key in callback.state}
         if callback.state and not saved["state"] and not named:  # As if the checkpoint did not have it.
-            logger.warning("%s had no state when the checkpoint was saved, and begins anew", member.key)
+            logger.warning("%s had no state when the checkpoint was saved, and starts without one", member.key)
         else:
             callback.load_state_dict({**saved["state"], **named})
         for name, state in saved["held"].items():

@@ -112,7 +112,7 @@ def _newest(
         return Found(store, *found)
     if any(checkpoint.weights_only for checkpoint in store.checkpoints()):
         raise CheckpointMismatchError(
-            f"{store.folder} holds weights only, so a run cannot go on from there; start a new run with "
+            f"{store.folder} holds weights only, so a run cannot resume from there; start a new run with "
             f"callbacks=[hl.LoadWeights(path)]"
         )
     return None

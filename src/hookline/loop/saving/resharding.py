@@ -79,7 +79,7 @@ def of_this_rank(saved: Mapping[str, Any], step: int, *, rank: int, size: int) -
     changed = len(parts) != size
     if changed and not rank:
         logger.warning(
-            "saved by %s, gone on with by %s: weights, optimizers and the place in the data are as they were; random "
+            "saved by %s, resumed by %s: weights, optimizers and the position in the data are as they were; random "
             "numbers, such as those of dropout, are not",
             _processes(len(parts)),
             _processes(size),
@@ -118,7 +118,7 @@ def _joined(states: list[Mapping[str, Any]]) -> dict[str, Any]:
     pending: dict[str, Any] = {}
     if any(its["objects"] or its["dated"] for its in states[1:]):
         logger.warning(
-            "fewer processes go on than have saved: what metric objects of the others have measured since their last "
+            "fewer processes resume than have saved: what metric objects of the others have measured since their last "
             "row is left out"
         )
     for state in states:

@@ -163,7 +163,7 @@ class CheckpointLoader:
         compared = [key for key in here if key in saved and key not in left_out]
         differs = [f"{key} {saved[key]} → {here[key]}" for key in compared if saved[key] != here[key]]
         if differs and not self._state.rank:
-            _warn(f"the run goes on, but not bitwise as it would have: {', '.join(differs)}")
+            _warn(f"the run resumes, but not bitwise as it would have continued: {', '.join(differs)}")
 
 
 def _warn(text: str) -> None:

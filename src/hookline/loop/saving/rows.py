@@ -30,7 +30,7 @@ def drop_rows(records: Records, folder: Path | None) -> None:
     rows = records.stream.rows
     records.steps.keep(0)
     if rows is not None and rows.size:
-        logger.info("there is no checkpoint in %s: the run begins anew, and its metrics too", folder)
+        logger.info("there is no checkpoint in %s: the run starts from scratch, and so do its metrics", folder)
         rewind_rows_and_media(rows, 0)
 
 

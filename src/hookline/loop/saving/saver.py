@@ -578,7 +578,7 @@ class Saver:
         slot.mark_failed()
         if slot.plan.on_error == "raise" or not isinstance(error, CheckpointError | StateError):
             raise error
-        logger.warning("a checkpoint could not be saved, and the run goes on: %s", error)
+        logger.warning("a checkpoint could not be saved, and the run continues: %s", error)
 
 
 def _left_in_order() -> Preempted:

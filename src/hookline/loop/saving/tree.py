@@ -270,7 +270,7 @@ class RunTree:
         state, saved = self._state, snapshot.state
         if saved is None:
             raise CheckpointMismatchError(
-                "this checkpoint holds weights only, so a run cannot go on from it; start a new run with "
+                "this checkpoint holds weights only, so a run cannot resume from it; start a new run with "
                 "callbacks=[hl.LoadWeights(path)]"
             )
         self.callbacks.load(saved["callbacks"], structural=True)
@@ -332,7 +332,7 @@ class RunTree:
     def _warn_of_seed(self, saved: int) -> None:
         given = self._settings.seed
         if given not in (None, saved) and not self._state.rank:
-            logger.warning("seed=%s is not used: the run goes on with its own, %s", given, saved)
+            logger.warning("seed=%s is not used: the run continues with its own, %s", given, saved)
 
     def _load_model(self, weights: Mapping[str, Tensor], saved: Mapping[str, Any]) -> None:
         module, model = self._state.module, self._state.model

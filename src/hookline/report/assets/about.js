@@ -1,4 +1,4 @@
-// All that is no curve: how it ended, key numbers, costs, settings.
+// Everything but curves: how the run ended, key numbers, costs, settings.
 
 const SYMBOLS = {
   finished: "✓",

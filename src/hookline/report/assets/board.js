@@ -63,7 +63,7 @@ function boardHeads(columns, state, heads, sorted) {
   });
 }
 
-// What has no value comes last, in either direction. NaN is no value. Equal ones stay in their order.
+// Runs without a value, or with NaN, come last in both directions. Equal ones stay in their order.
 function boardOrder(runs, columns, { by, down }) {
   const column = columns.find(({ key }) => key === by);
   if (!column) return runs;

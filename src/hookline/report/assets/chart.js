@@ -50,7 +50,7 @@ class Chart {
     const units = new Set(this.lines.map(({ unit }) => unit));
     this.unit = units.size === 1 ? [...units][0] : null;
     this.spreadColours();
-    // Somebody gave steps that the run does not have: they would press all other curves together.
+    // `run.log(step=…)` gave steps that the run does not have: they would press all other curves together.
     this.apart = this.lines.some(({ run, curve }) => {
       const end = data.runs[run].facts.steps;
       return end > 0 && curve.steps[curve.steps.length - 1] > BEYOND * end;
@@ -185,7 +185,7 @@ class Chart {
     return !this.off.has(line.label) && !view.hidden.has(line.run);
   }
 
-  // What is along x, and from where to where.
+  // The quantity along x, and its range.
   across() {
     return this.apart ? "step" : view.axis;
   }
@@ -206,7 +206,7 @@ class Chart {
     return columns(this.lines, { axis, smoothing: view.smoothing, log: this.log });
   }
 
-  // All anew: a scale cannot change its kind.
+  // From scratch: a scale cannot change its kind.
   draw() {
     if (!this.near) return;
     this.plot?.destroy();

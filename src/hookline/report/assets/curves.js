@@ -33,7 +33,7 @@ function along(clock, axis, steps) {
   });
 }
 
-// An exponential moving average that is right from the first value on. What is no number is passed over.
+// An exponential moving average without a bias at the start. Values that are not numbers are skipped.
 function smooth(values, weight) {
   let [sum, total] = [0, 0];
   return values.map((value) => {

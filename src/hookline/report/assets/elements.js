@@ -1,4 +1,4 @@
-// Elements. What comes from a run is only ever text: `h` makes text nodes of strings, and no markup of anything.
+// Elements. `h` makes text nodes of strings, so a string from a run never becomes markup.
 
 const FEW = 9;
 
@@ -47,13 +47,13 @@ function table(columns, rows, attributes = {}) {
 }
 
 // A name that is broken behind its dots, slashes and underscores, if it must be. One that is written from right to left
-// does not turn what stands beside it.
+// does not turn the text next to it.
 function breakable(name) {
   return h("bdi", {}, ...name.split(/(?<=[./_])/).flatMap((part, at) => (at ? [h("wbr"), part] : [part])));
 }
 
-// Of many things the first few; the others are behind a line that says how many they are. What is open stays open when
-// there is new data: `key` says which one it is.
+// The first few of many things; the others are behind a line with their number. Open folds stay open when there is new
+// data: `key` identifies the fold.
 function folded(key, what, all, build, shown = FEW) {
   if (all.length <= shown) return [build(all)];
   const rest = all.slice(shown);
@@ -67,7 +67,7 @@ function folded(key, what, all, build, shown = FEW) {
   return [shown ? build(all.slice(0, shown)) : null, more];
 }
 
-// What may be wider than its place: where more is to be seen, its edge fades.
+// A box for content that may be wider: where more can be seen, its edge fades.
 function scroller(content) {
   const box = h("div", { class: "scroll", tabindex: "0" }, content);
   const fade = () => {
@@ -83,7 +83,7 @@ function scroller(content) {
   return box;
 }
 
-// Name and value, one pair under the other; `near`: the value beside its name, where it is a sentence.
+// Name and value, one pair below the other; `near`: the value next to its name, for sentences.
 function pairs(rows, near = false) {
   return h(
     "dl",

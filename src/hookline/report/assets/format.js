@@ -1,6 +1,6 @@
 // Numbers and times for people.
 
-// What a table of ours has under a name. The name may be anybody's, and every object has a `constructor`.
+// The entry of an own table under a name from a run. Every object has a `constructor`.
 function own(table, name) {
   return Object.hasOwn(table, name) ? table[name] : undefined;
 }
@@ -21,7 +21,7 @@ function integer(value) {
   return INTEGER.format(Number(value));
 }
 
-// Five digits, or what it is if it is no number.
+// Five digits. A value that is not a number is shown as it is.
 function number(value, digits = 5) {
   value = decode(value);
   if (typeof value !== "number") return String(value);
@@ -38,7 +38,7 @@ function number(value, digits = 5) {
   return text === "-0" ? "0" : text;
 }
 
-// How many digits more than three it takes to show how far values are apart: 0.99991 is not 1 beside 0.99996.
+// How many digits more than three it takes to show how far values are apart: 0.99991 is not 1 next to 0.99996.
 function digitsApart(values) {
   const finite = values.filter(Number.isFinite);
   const [low, high] = [Math.min(...finite), Math.max(...finite)];

@@ -85,8 +85,8 @@ function curvesSection(data) {
 
 const SYSTEM = new Set(["lr", "momentum", "weight_decay", "speed", "throughput", "time", "memory", "device"]);
 
-// What is learnt first, then what the machine does, then what else was logged, by the first part of its name.
-// `apart`: the machine has a group of its own.
+// Metrics first, then the machine, then other values by the first part of their names. `apart`: the machine has a
+// separate group.
 function chartGroups(apart) {
   const groups = new Map();
   for (const chart of view.charts) {

@@ -1,4 +1,4 @@
-// What a chart shows beside its curves.
+// Marks that a chart shows next to its curves.
 
 function inside({ bbox }, x) {
   return x >= bbox.left && x <= bbox.left + bbox.width;

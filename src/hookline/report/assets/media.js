@@ -1,4 +1,4 @@
-// Pictures, texts, tables, arrays and histograms: the newest, with a slider over the steps.
+// Images, texts, tables, arrays and histograms: the newest, with a slider over the steps.
 
 function mediaCards(data) {
   return [
@@ -18,7 +18,7 @@ function picture({ source, missing, caption, width, height }) {
   const isPicture = typeof source === "string" && source.startsWith("data:image/png;base64,");
   const shown = isPicture
     ? h("img", { src: source, alt: caption || "picture", class: width < 160 ? "pixels" : null, style: shape })
-    : h("p", { class: "missing" }, `The picture is not here: ${missing}`);
+    : h("p", { class: "missing" }, `The image is not here: ${missing}`);
   return h("figure", {}, shown, caption ? h("figcaption", {}, caption) : null);
 }
 

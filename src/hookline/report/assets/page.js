@@ -67,7 +67,7 @@ function show() {
   const logo = h("span", { class: "logo", "aria-hidden": "true" });
   const links = shown.map((its) => h("a", { href: `#${its.id}` }, its.querySelector("h2").textContent));
   const about = data.live
-    ? "This page asks the program on this machine that serves it for what is new, and nobody else."
+    ? "This page asks the program on this machine that serves it for what is new, and sends nothing elsewhere."
     : "This page holds all that it shows, and sends nothing.";
   const notes = [...data.notes, `Made by ${data.made_by}. ${about}`];
   const active = document.activeElement;
@@ -82,7 +82,7 @@ function show() {
   if (active?.isConnected && active !== document.body) active.focus({ preventScroll: true });
 }
 
-// What stays is not taken out and put back: it would lose the keyboard and how far it was scrolled.
+// Elements that stay are not removed and inserted again: they would lose the focus and the scroll position.
 function arrange(parent, wanted) {
   const stays = new Set(wanted);
   for (const child of [...parent.children]) if (!stays.has(child)) child.remove();

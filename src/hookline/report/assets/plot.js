@@ -1,4 +1,4 @@
-// How the chart library is told to draw a chart.
+// The options of the chart library.
 
 function plotOptions(chart) {
   const axis = {

@@ -1,4 +1,4 @@
-// Numbers beside the lines of a grid. They have as many digits as the distance between two lines needs: with fewer, two
+// Numbers next to the lines of a grid. They have as many digits as the distance between two lines needs: with fewer, two
 // of them would be the same, or a line would be said to be where it is not.
 
 const SECOND_PARTS = [1, 2, 5];
@@ -106,7 +106,7 @@ function timeLabels(splits) {
   return splits.map((split) => (split < 0 ? "-" : "") + clockTime(Math.abs(split), step));
 }
 
-// Down to the unit of the step: "1 h 0 m 10 s" is told from "1 h 0 m 20 s".
+// Down to the unit of the step: "1 h 0 m 10 s" differs from "1 h 0 m 20 s".
 function clockTime(seconds, step) {
   const count = step < 1 ? decimals(step) : 0;
   let rest = Number(seconds.toFixed(count));

@@ -1,4 +1,4 @@
-// What happened in a run, as a band and as a list.
+// The events of a run, as a band and as a list.
 
 const EVENTS = {
   start: "Start",
@@ -15,7 +15,7 @@ const EVENTS = {
   sink: "Sink",
   step_skipped: "Step skipped",
   rollback: "Rolled back",
-  restore: "Weights put back",
+  restore: "Weights restored",
   nan: "Not finite",
   control: "Request",
   end: "End",

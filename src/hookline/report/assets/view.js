@@ -2,7 +2,7 @@
 // `document(scripts=…)` adds registers its own in the same way: `PAGES.watch = watchPage`.
 const PAGES = {};
 
-// What all charts have in common: the axis, the zoom, the smoothing.
+// The state that all charts share: the axis, the zoom, the smoothing.
 
 const view = {
   axis: "step",

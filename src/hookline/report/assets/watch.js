@@ -1,6 +1,6 @@
 // The list of runs that `hookline watch` shows first: the page `watch`.
 
-// What a person typed and ticked; it outlives new data.
+// The input of the user; it outlives new data.
 const listView = { text: "", chosen: new Set(), by: "", down: false };
 const listRows = new Map();
 const listHeads = new Map();
@@ -74,7 +74,7 @@ function buildList() {
   };
 }
 
-// Those that are being trained first, by name, so that they stay in their place; then the newest.
+// Running runs first, by name, so that they keep their position; then the newest.
 function byInterest(one, other) {
   const [running, also] = [one.status === "running", other.status === "running"];
   if (running !== also) return running ? -1 : 1;
@@ -129,7 +129,7 @@ function listRow(run, columns, most) {
   return row;
 }
 
-// What the filter finds: the title, the state, and settings as `name=value`.
+// The words that the filter finds: the title, the state, and settings as `name=value`.
 function wordsOf(run) {
   const settings = Object.entries(run.settings).map(([name, value]) => `${name}=${plain(value)}`);
   return [runTitle(run), run.label, ...settings].join(" ").toLowerCase();
