@@ -393,8 +393,8 @@ def test_a_new_run_of_the_same_model_says_what_is_another(stopped: bool, caplog:
 
 
 NEW_RUN = (
-    "this fit begins a new run at step 0, and does not continue at step {} of the last one: optimizer= is another object; "
-    "pass the same one again to continue, or use a new Trainer"
+    "this fit begins a new run at step 0, and does not continue at step {} of the last one: optimizer= is another "
+    "object; pass the same one again to continue, or use a new Trainer"
 )
 
 
