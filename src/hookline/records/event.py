@@ -31,7 +31,7 @@ def restore_text(step: int, why: str = "") -> str:
     """Return the text of a ``restore`` event: the model got the weights of an earlier step.
 
     >>> restore_text(320, "val/loss 0.05 was the best")
-    'the weights of step 320 are put back: val/loss 0.05 was the best'
+    'the weights of step 320 are restored: val/loss 0.05 was the best'
     """
     return f"the weights of step {step} are restored{f': {why}' if why else ''}"
 
