@@ -386,8 +386,10 @@ def orderings_by_name() -> list[str]:
 def without_args_section() -> list[str]:
     """Public callbacks with arguments whose docstring has no ``Args:`` section."""
     import hookline.callbacks as package
+    from hookline import Callback
 
-    found = [getattr(package, name) for name in package.__all__ if isinstance(getattr(package, name), type)]
+    found = [value for value in (getattr(package, name) for name in package.__all__) if isinstance(value, type)]
+    found = [cls for cls in found if issubclass(cls, Callback)]
     return [cls.__name__ for cls in found if inspect.signature(cls).parameters and "Args:" not in (cls.__doc__ or "")]
 
 
