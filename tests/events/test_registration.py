@@ -266,6 +266,11 @@ def test_a_duration_of_a_filter_says_where_it_is() -> None:
         on("epoch_end", every=3)  # type: ignore[arg-type]
 
 
+def test_a_value_in_place_of_a_hook_is_refused(world: World) -> None:
+    with pytest.raises(RegistrationError, match=r"on_eval_start is 3, not a method: a name that starts with on_"):
+        world(callback_with(on_eval_start=3))
+
+
 def test_on_event_takes_the_events_name_first(world: World) -> None:
     with pytest.raises(RegistrationError, match=r"Mine.on_event takes \(run\) and is called with \(event, run\)"):
         world(callback_with(on_event=lambda self, run: None))

@@ -670,6 +670,17 @@ def test_tensors_in_place_of_a_loader_are_refused(kind: Any, given: Any) -> None
         train_epoch(val=pair)
 
 
+def test_one_tensor_or_a_path_in_place_of_a_loader_is_refused() -> None:
+    x = torch.zeros(64, 4)
+    for wrong in (x, x.numpy()):
+        with pytest.raises(
+            DataError, match=r"training loader is .* of shape \(64, 4\), not of batches: write DataLoader"
+        ):
+            train_epoch(train=wrong)
+    with pytest.raises(DataError, match=r"training loader is 'data/digits'; pass a DataLoader or a list of batches"):
+        train_epoch(train="data/digits")
+
+
 def test_a_list_of_batches_of_inputs_is_a_loader() -> None:
     class Auto(hl.SupervisedTask):
         def compute_loss(self, outputs: Any, batch: Any) -> Any:

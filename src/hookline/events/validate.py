@@ -335,6 +335,8 @@ def _takes_exactly(hook: Callable[..., Any], wanted: list[str]) -> bool:
 
 
 def _check_hook(where: str, hook: Callable[..., Any], gives: tuple[str, ...], *, event_first: bool = False) -> None:
+    if hook is not None and not callable(hook):
+        raise RegistrationError(f"{where} is {hook!r}, not a method: a name that starts with on_ is a hook")
     if inspect.isgeneratorfunction(hook):
         raise RegistrationError(
             f"{where}: is a generator, of which nothing would run; use one of {', '.join(SCOPE_HOOKS)}"

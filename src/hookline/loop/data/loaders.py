@@ -37,6 +37,13 @@ def check_loader(loader: Any, what: str) -> None:
             f"the {what} loader is {kind_of(loader)} of {len(loader)} {kind}, not of batches: write "
             f"DataLoader(TensorDataset({convert}), batch_size=32)"
         )
+    if hasattr(loader, "dtype") and hasattr(loader, "shape"):
+        raise DataError(
+            f"the {what} loader is {kind_of(loader)} of shape {tuple(loader.shape)}, not of batches: write "
+            f"DataLoader(TensorDataset(x, y), batch_size=32), or list(x) if each of its rows is a batch"
+        )
+    if isinstance(loader, str | bytes):
+        raise DataError(f"the {what} loader is {loader[:80]!r}; pass a DataLoader or a list of batches")
     if isinstance(loader, Mapping):
         raise DataError(f"the {what} loader is a dict; named loaders are for evaluation, pass one loader here")
     if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
