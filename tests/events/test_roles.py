@@ -69,7 +69,7 @@ def test_the_failure_is_shown_once_with_where_it_was_and_how_it_failed(
         made.emit("train_start", "train_start")
     assert [record.getMessage() for record in caplog.records] == [
         "broken.on_train_start failed at step 0: ValueError: no disk; it is optional, so it is switched off and "
-        "the run goes on"
+        "the run continues"
     ]
     assert caplog.records[0].exc_info is not None
     assert str(made.line.failures[0]) == "broken.on_train_start failed at step 0: ValueError: no disk"

@@ -49,7 +49,7 @@ def test_two_metrics_under_one_name_are_refused() -> None:
     names.rename("a/x", "a/z")
     with pytest.raises(MetricError, match="a/y is to be called a/z, and so is a/x"):
         names.rename("a/y", "a/z")
-    with pytest.raises(MetricError, match="is called a/z, which is logged, too"):
+    with pytest.raises(MetricError, match="is called a/z, which is also logged"):
         names.rows({"a/z": 0, "a/x": 1})
 
 

@@ -874,7 +874,7 @@ def test_what_is_logged_together_in_the_sanity_check_does_not_take_the_names_of_
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (torch.eye(2).to_sparse(), "of torch.sparse_coo is no plain array"),
+        (torch.eye(2).to_sparse(), "of torch.sparse_coo is not a plain array"),
         (torch.zeros(2, device="meta"), "on the device meta"),
         (10**400, "larger than any float"),
         pytest.param(10**5000, "larger than any float", id="one with more digits than Python prints"),

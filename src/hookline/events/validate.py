@@ -247,16 +247,25 @@ def _check_settings(callback: Callback) -> None:
 
 
 def _own_names(member: object) -> list[str]:
-    """Return the names of the callables that the member or its own classes define."""
+    """Return the names of the callables that the member or its own classes define, and of values in place of hooks."""
     owned = {
         name
         for cls in type(member).__mro__
         if cls not in (Callback, Hooks) and not cls.__module__.startswith("torch.")
         for name, value in vars(cls).items()
-        if callable(value) or isinstance(value, classmethod | partialmethod)
+        if callable(value) or isinstance(value, classmethod | partialmethod) or _is_value_as_hook(name, value)
     }
-    owned |= {name for name, value in vars(member).items() if name.startswith(("on_", "around_")) and callable(value)}
+    owned |= {
+        name
+        for name, value in vars(member).items()
+        if (name.startswith(("on_", "around_")) and callable(value)) or _is_value_as_hook(name, value)
+    }
     return sorted(name for name in owned if not name.startswith("_"))
+
+
+def _is_value_as_hook(name: str, value: object) -> bool:
+    """True for ``on_eval_start = 3``. A subclass may write ``None`` to disable an inherited hook."""
+    return name.startswith("on_") and value is not None and not callable(value) and hasattr(Hooks, name)
 
 
 def suggestion(written: str, known: Mapping[str, Event], prefix: str = "on_") -> str:

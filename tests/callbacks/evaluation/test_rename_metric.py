@@ -86,7 +86,7 @@ def test_a_misspelt_old_name_is_an_error_before_the_first_step() -> None:
 
 def test_a_new_name_that_somebody_logs_is_refused() -> None:
     logs = hl.on("eval_end")(lambda run: run.log({"val/nll": 1.0}))
-    with pytest.raises(MetricError, match="val/nll, which is logged, too"):
+    with pytest.raises(MetricError, match="val/nll, which is also logged"):
         fit_with_val(logs, RenameMetric({"val/loss": "val/nll"}))
 
 

@@ -266,7 +266,7 @@ def test_what_is_wrong_is_said_when_it_is_made() -> None:
         (LRSchedule("linear", warmup="6st", total="4st"), {}, "more than the whole schedule"),
         (LRSchedule("one_cycle", total="3st"), {}, "too few"),
         (LRSchedule(StepLR), {}, "could not be made"),
-        (LRSchedule(lambda optimizer: None), {}, "no scheduler of torch"),
+        (LRSchedule(lambda optimizer: None), {}, "not a scheduler of torch"),
         (LRSchedule("linear"), {"train": (batch for batch in tiny_data())}, "has no length"),
     ],
 )
