@@ -24,23 +24,24 @@ FOLLOWS = (
 )
 BANNED = {
     # Old-fashioned words
-    r"\banew\b": "again, from scratch",
+    r"\b[Aa]new\b": "again, from scratch",
     r"\b(go|goes|went|gone|going) on\b(?! to\b)": "continue, resume",
     r"\bbeside\b": "next to, in addition to",
     r"\bmeanwhile\b": "while",
     rf"\bof (its|their|your|our|my|his|her) own(?=[^\w\s]| ({FOLLOWS})\b)": "its own, separate, custom",
-    r"\bso (many|much)\b(?! (that|as)\b)": "name the quantity",
+    r"\b[Ss]o (many|much)\b(?! (that|as)\b)": "name the quantity",
     rf"\b({COUNTED}) an? ({UNIT})\b": "per",
     r", too(?=[^\w\s]|$)": "also",
     r"(?<!here)\sis no (?!longer\b|such\b|more\b)": "is not an X",
     r"\b[Ww]hoever\b": "the caller, the callback",
     r"\b[Nn]obody\b|\b[Ss]omebody\b|\b[Ee]verybody\b": "name the actor: no callback, no rank, all ranks",
     r"\b(in no time|in silence|without a word|the very|and its like)\b": "say it plainly",
+    r"\b[Bb]y all[:,]": "All ranks must call it.",
     # Reporting passives
     r"\b(is|are|was|were) (said|told)\b": "Hookline warns, raises, logs, prints",
     r"\b(is|are|was|were) warned of\b": "Hookline warns about",
     # A sentence that starts with "What" and is not a question
-    r"((?m:^)|(?<=[.;]) )What (?![^.?]*\?)": "name the thing",
+    r"((?m:^(# )?)|(?<=[.;]) )What (?![^.?]*\?)": "name the thing",
     # Technical terms
     r"(?<!'s)\sown loops?\b": "custom loop",
     r"\bwhole numbers?\b": "integer",
@@ -56,9 +57,8 @@ BANNED = {
 }
 
 PAGES = [
-    ROOT / "README.md",
-    ROOT / "CHANGELOG.md",
-    *sorted(page for page in ROOT.glob("docs/**/*.md") if "decisions" not in page.parts),
+    *sorted(ROOT.glob("*.md")),
+    *sorted(page for folder in ("docs", "examples") for page in (ROOT / folder).glob("**/*.md")),
 ]
 CODE = re.compile(
     r"^ *```.*\n[\s\S]*?^ *```$|`[^`\n]*(?:\n[^`\n]+)?`|<!--[\s\S]*?-->|(?<=\])\([^)\s]*\)|https?://\S+", re.M

@@ -34,15 +34,15 @@ class BodyExits:
         self._seen: dict[str, float] = {}  # when this rank found the exit of another rank
 
     def body_ended(self) -> None:
-        """By all: the body has asked for the next batch of a training, an evaluation or a prediction."""
+        """Note that the body has requested the next batch of a training, an evaluation or a prediction."""
         self._ended += 1
 
     def body_left(self) -> None:
-        """By all: the body was left. ``leave`` follows with the next loop call, when other bodies may have ended."""
+        """Note that the body was left. ``leave`` follows with the next loop call, when other bodies may have ended."""
         self._left.append(self._ended)
 
     def leave(self, step: int, *, timeout: timedelta) -> None:
-        """By all: wait until all ranks have left the body in this batch.
+        """Wait until all ranks have left the body in this batch. All ranks must call it.
 
         Args:
             step: The step, for the error.

@@ -100,7 +100,7 @@ class Group:
             self.for_gradients: dist.ProcessGroup | None = own
             """The group for the gradients of a model on the CPU, or ``None`` for the default group.
 
-            If this rank fails, ranks that wait in this group wake up. In a group of the user's they would not.
+            If this rank fails, ranks that wait in this group wake up. In the user's process group they would not.
             """
         except RuntimeError as error:
             raise SetupError(

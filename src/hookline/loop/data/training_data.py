@@ -95,7 +95,7 @@ class TrainingData:
         return self._replaced.get(stage, 0)
 
     def check_replaced(self, stage: str, world: World) -> None:
-        """By all, before an epoch or an evaluation: refuse a loader that some ranks have replaced."""
+        """Refuse a loader that only some ranks have replaced. All ranks must call it before an epoch or evaluation."""
         times = counted(self.times_replaced(stage), "time")
         world.compare(lambda: {f"run.loaders[{stage!r}], replaced": times}, "Replace it on all ranks.")
 

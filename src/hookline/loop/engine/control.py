@@ -372,7 +372,7 @@ class Control:
         optimizers = self._state.optimizers
         for name, optimizer in optimizers.items():
             full = "lr" if len(optimizers) == 1 else f"{name}.lr"
-            if "lr" in optimizer.param_groups[0]:  # An optimizer of the user's may have no learning rate.
+            if "lr" in optimizer.param_groups[0]:  # A custom optimizer may have no learning rate.
                 yield full, LearningRate(full, self._state, optimizer)
         yield "max_duration", MaxDuration(self._state)
         members = [m for m in self._state.line.members if isinstance(m.callback, Callback) and not m.disabled]

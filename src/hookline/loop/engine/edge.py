@@ -260,7 +260,7 @@ class Edge:
         return self._requests.agreed.stop is not None or self._agenda.is_duration_reached
 
     def vote(self) -> bool:
-        """By all: agree on what was asked for. Return whether any rank has logged something since the last row."""
+        """Agree on requests. Return whether any rank has logged a value since the last row. All ranks must call it."""
         return self._world.vote(logged=self._book.has_pending)
 
     def decide(self) -> bool:
@@ -380,7 +380,7 @@ class Edge:
         self._line.emit(self._line.hooks.epoch_end)
         self._state.messages.end_epoch()
         self._scopes.leave(self._mark)
-        self._book.end_interval(of_epoch=False)  # What was logged since the edge belongs to this step.
+        self._book.end_interval(of_epoch=False)  # Values logged since the edge belong to this step.
         self.vote()
 
     def cut_epoch(self, *, is_completed: bool) -> None:

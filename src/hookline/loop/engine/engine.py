@@ -501,7 +501,7 @@ class Engine:
         if self.loaded_finished:
             log_finished(state, self.stop_reason(), is_custom_loop=self.is_custom)
             return False
-        self.training.open_data()  # What is wrong with it is known before the first hook of training.
+        self.training.open_data()  # Its errors come before the first hook of training.
         return True
 
     def _roll_back(self) -> bool:

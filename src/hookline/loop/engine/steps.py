@@ -77,7 +77,7 @@ class Steps:
         move: Moves a batch to the device, or ``None`` on the CPU.
     """
 
-    # What every step touches lies side by side in memory.
+    # Fields that every step uses, next to each other in memory.
     __slots__ = (
         "_agenda", "_autocasts", "_book", "_calls_backward_directly", "_clock", "_data", "_drives_updates", "_edge",
         "_fetcher", "_gives_shards", "_handles", "_has_closure", "_is_alone", "_is_scaled", "_is_whole_step", "_line",
@@ -676,7 +676,7 @@ class Steps:
         if not self._is_alone:
             self._world.stepped()
         if clock.step >= self._agenda.wake:
-            self._edge.reach()  # What the body logs from here on is of this step also.
+            self._edge.reach()  # Later values of the body also belong to this step.
 
     def _update(self, name: str, closure: Callable[[], Any] | None = None) -> bool:
         """Finish the gradients, step the optimizer and the schedulers, clear the gradients, in this order.

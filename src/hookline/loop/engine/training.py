@@ -192,7 +192,10 @@ class Training:
         )
 
     def _decide_on_next_epoch(self) -> bool:
-        """By all: announce a stop. Return whether another epoch follows, or the rest of one that a resumed run ends."""
+        """Announce a stop. Return whether another epoch follows, or the rest of an epoch after a resume.
+
+        All ranks must call it.
+        """
         if self._edge.decide() and not self._edge.is_resumed_inside:
             return False
         self._data.check_replaced("train", self._world)

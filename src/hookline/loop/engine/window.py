@@ -29,7 +29,7 @@ class AccumulationWindow:
         """An optimizer has changed the weights in this step."""
         self.last_was_skipped = False
         """The last step was skipped or dropped: it does not count."""
-        self._batch = self._sample = self._token = 0  # What the clock has counted before the window.
+        self._batch = self._sample = self._token = 0  # Counts of the clock before the window.
         self.losses: list[tuple[Series, Any, Any]] = []
         """The losses of the window with their weights. They count if the step does."""
         self.weight_sums: dict[str, Any] = {}

@@ -356,7 +356,7 @@ class Evaluator:
         return batch
 
     def all_predictions(self, mine: list[Any]) -> list[Any]:
-        """By all: the predictions of all ranks, in the order of the loader."""
+        """Return the predictions of all ranks, in the order of the loader. All ranks must call it."""
         return mine if self._world.is_alone else shards_of_predictions(self._world, self._state.device, mine)
 
     # -- leaving ---------------------------------------------------------------------------------

@@ -290,7 +290,7 @@ class Ranks:
             self._count_votes(touched)
 
     def drop_window(self) -> None:
-        """By all: the step under way is not made."""
+        """Drop the current step. All ranks must call it."""
         if self.is_open:
             self._votes.drop()
             self._synced.clear()
