@@ -71,7 +71,7 @@ def join(place: Place, device: torch.device, timeout: timedelta) -> None:
             dist.init_process_group(backend_of(device), timeout=longer)
     except (KeyError, ValueError, RuntimeError) as error:
         raise SetupError(
-            f"rank {place.rank} could not join the {place.world_size} processes that the environment speaks of "
+            f"rank {place.rank} could not join the {place.world_size} processes that the environment names "
             f"(RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT): {str(error).splitlines()[0]}; start the script with "
             f"torchrun, or unset WORLD_SIZE for one process"
         ) from error

@@ -15,8 +15,8 @@ SHARED = tuple(name for name in vars(nn.Module()) if name != "training")
 def as_module_of(base: Any, model: nn.Module, *, copies_model: bool = False, **fields: Any) -> Any:
     """Return a model as an instance of another library's class.
 
-    Callbacks check the class, and call methods of it. The parameters keep their names, because the returned module
-    does not wrap the model: it shares the dicts of parameters, buffers, submodules and hooks.
+    Callbacks of that library check the class and call its methods. The parameters keep their names, because the
+    returned module does not wrap the model: it shares the dicts of parameters, buffers, submodules and hooks.
 
     Args:
         base: Class of modules in the other library.

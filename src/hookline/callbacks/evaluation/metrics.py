@@ -31,7 +31,7 @@ class Metrics(Callback):
         metrics: Metrics by name. A torchmetrics object is copied for each stage and loader, and moved to the
             device. A function ``f(outputs, targets)`` returns a number, which is averaged with the batch size
             as weight, or a tensor with one value per sample. A ``MetricCollection`` instead of the dict logs
-            under its own keys. As a value of the dict, or where ``compute`` returns a dict, the names are
+            under its own keys. A collection in the dict, or a metric whose ``compute`` returns a dict, logs
             ``val/<name>/<key>``.
         stages: Stages to measure: ``"train"``, ``"val"``, ``"test"``.
         outputs: Function of ``run`` that returns the outputs. Default: ``run.outputs``.

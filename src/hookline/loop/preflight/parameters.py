@@ -152,7 +152,8 @@ def check_modes(evidence: Evidence) -> Iterator[Finding]:
         return
     parts = dict(evidence.module.named_modules())
     before = set(trial.evaluating_before)
-    # A layer alone in eval mode is a frozen batch norm. A part with all of its layers was evaluated and left so.
+    # A single layer in eval mode is a frozen batch norm. If a part has all of its layers in eval mode, eval() was
+    # called on it, and train() was not.
     whole = [name for name in before if name.rpartition(".")[0] in before and _depends_on_mode(parts[name])]
     trained = sorted(name for name in whole if _is_trained(parts, name))
     if trained:

@@ -90,7 +90,7 @@ class LossWeights:
     def of_pair(self, outputs: Any, batch: Any) -> Any:
         """Return the weight of the loss of a pair, in a step of one batch in one process. ``None``: the samples.
 
-        Flat targets of classes are as many as the samples: to count those that are ignored would take 4 µs.
+        With one class per sample, ignored targets count as samples: to count them would take 4 µs.
         """
         weigh, targets = self.in_plain_step, batch[1]
         return (
