@@ -1,8 +1,8 @@
 """Requests of hooks and signals to the loop, and the requests that all ranks have agreed on.
 
 Hooks and signal handlers write ``asked``. The world moves requests from ``asked`` to ``agreed``, and the end of a step
-takes them from ``agreed``. In a single process, both names are the same object. Decisions that all ranks make alike are
-agreed on at once: what the agenda says, what a checkpoint says, and requests of a callback with ``together=True``.
+takes them from ``agreed``. In a single process, both names are the same object. Requests that are the same on all ranks
+go to ``agreed`` directly: those of the agenda and of a checkpoint, and those of a callback with ``together=True``.
 """
 
 from __future__ import annotations

@@ -303,7 +303,7 @@ class RunState:
 
     @contextmanager
     def aside(self, stage: str, audience: Audience) -> Iterator[None]:
-        """Set the current batch aside for another stage of the run, and restore it on every way out.
+        """Set the current batch aside for another stage. Restore it after the block, also after an error.
 
         Args:
             stage: The stage inside the block.

@@ -343,7 +343,7 @@ class Engine:
         return trains and (self.world.is_alone or (self.is_custom and not self.world.broken))
 
     def _close(self, error: BaseException | None) -> BaseException | None:
-        """Send the end hooks after a normal end, then ``teardown`` on every way out. Return the error to raise."""
+        """Send the end hooks after a normal end, then always ``teardown``. Return the error to raise."""
         if self.records.is_forked:  # The hooks, the files and the workers of the run are those of the parent process.
             self.signals.restore()
             return error

@@ -1,4 +1,4 @@
-"""``Opening``: opens a run (folder, device, ranks, optimizers, resume), and closes it on every way out."""
+"""``Opening``: opens a run (folder, device, ranks, optimizers, resume), and closes it, also after an error."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class Training:
 
     @contextmanager
     def _training(self, *, has_body: bool = False) -> Iterator[None]:
-        """Start and end training, on every way out.
+        """Start training, and end it after the block, also after an error.
 
         Args:
             has_body: True in a custom loop, whose body may be left.

@@ -118,12 +118,12 @@ class Evaluator:
     ) -> Generator[Any, None, Outcome]:
         """Give the batches of one evaluation, and return how it has ended.
 
-        Only ``Audience.ALL`` hears events and keeps the metrics.
+        Only with ``Audience.ALL``, hooks are called and metrics are kept.
 
         Args:
             loaders: The loaders by name. A single loader has the name ``None``.
             stage: ``"val"`` or ``"test"``.
-            audience: Who hears it.
+            audience: For whom the evaluation is made.
             limit: The largest number of batches of each loader.
         """
         return self._run(EVALUATION, loaders, stage, audience, limit)
@@ -391,7 +391,7 @@ class Evaluator:
 
     @contextmanager
     def untouched(self, stage: str, loaders: list[Any], audience: Audience = Audience.ALL) -> Iterator[None]:
-        """Restore modes, random states, gradients, grad mode, stage and batch on every way out."""
+        """After the block, also after an error, restore modes, random states, gradients, grad mode, stage and batch."""
         state, line = self._state, self._line
         with ExitStack() as stack:
             stack.enter_context(same_random_state([g for loader in loaders for g in generators(loader)]))

@@ -46,7 +46,7 @@ class Weights:
 
     @contextmanager
     def swap(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
-        """Replace weights inside the block. The raw weights return on every way out.
+        """Replace weights inside the block. At its end, also after an error, restore the raw weights.
 
         Only sharded weights are copied: each rank copies its shard.
 

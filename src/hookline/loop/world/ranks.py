@@ -184,7 +184,7 @@ class Ranks:
         return tells_of_lost_peer(error)
 
     def close(self) -> None:
-        """On every way out."""
+        """Close the run on this rank, also after an error."""
         if not self.is_open:
             return
         self._votes.drop()
