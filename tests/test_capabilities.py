@@ -133,6 +133,7 @@ CALLBACKS = {
     "SaveBest": "callbacks/saving/test_save_best.py::test_the_file_and_the_model_have_the_weights_of_the_best_evaluation",
     "SaveAtEnd": "callbacks/saving/test_save_at_end.py::test_weights_predictions_labels_metrics_and_settings_of_the_final_model_are_there",
     "SaveAtEnd(source)": "callbacks/saving/test_save_at_end.py::test_the_script_is_kept_as_it_was_when_the_run_began",
+    "SaveAtEnd(source) after a crash": "callbacks/saving/test_save_at_end.py::test_after_an_error_or_ctrl_c_there_is_the_source_and_no_final_model",
     "LoadWeights": "callbacks/saving/test_load_weights.py::test_each_kind_of_file_is_what_training_begins_with",
     "LoadWeights from Lightning": "callbacks/saving/test_load_weights.py::test_a_lightning_checkpoint_is_read_without_its_prefix",
     "LoadWeights runs no code": "callbacks/saving/test_load_weights.py::test_a_file_that_would_run_code_is_refused_and_runs_none",
