@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hookline.checkpoint.plan import FOLDER
+from hookline.checkpoint.remote import path_or_address
 from hookline.checkpoint.store import Store
 from hookline.errors import ArgumentError
 from hookline.records.file_names import check_path
-from hookline.run.paths import path_to_read
+from hookline.run.paths import is_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class Resume:
 
     Args:
         path: ``"auto"`` for the newest valid checkpoint in the run's folder, or a new run if there is none.
-            Otherwise the path of a checkpoint, or of a run's folder, for its newest valid checkpoint.
+            Otherwise the path or address of a checkpoint, or of a run's folder, for its newest valid checkpoint.
         strict: Raise an error instead of skipping damaged checkpoints.
 
     Example:
@@ -30,6 +31,11 @@ class Resume:
     path: str | Path = "auto"
     strict: bool = False
 
+    @property
+    def is_remote(self) -> bool:
+        """True if ``path`` is an address."""
+        return isinstance(self.path, str) and is_address(self.path)
+
     @classmethod
     def read(cls, given: Any, folder: Path | Literal[False] | None, of: str) -> Resume | None:
         """Return the value of ``resume=`` as a ``Resume``, checked as far as possible."""
@@ -39,7 +45,8 @@ class Resume:
             found = cls(given)
         else:
             raise ArgumentError(
-                f"{of}(resume={given!r}): must be None, 'auto', or the path of a checkpoint or of a run's folder."
+                f"{of}(resume={given!r}): must be None, 'auto', or the path or address of a checkpoint or of a run's "
+                f"folder."
             )
         if found is not None and found.path == "auto" and not folder:
             raise ArgumentError(
@@ -47,8 +54,8 @@ class Resume:
             )
         if found is not None and found.path != "auto":
             check_path("resume", found.path, of)
-            found = replace(found, path=path_to_read(found.path, "resume", of))
-            if not Path(found.path).exists():
+            found = replace(found, path=path_or_address(found.path, "resume", of))
+            if not found.is_remote and not Path(found.path).exists():
                 raise ArgumentError(
                     f"{of}(resume={str(found.path)!r}): no such path. Give a checkpoint or the folder of a run."
                 )

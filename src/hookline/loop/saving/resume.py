@@ -19,6 +19,7 @@ from hookline.loop.record.records import Records
 from hookline.loop.saving.callback_matching import for_this_run
 from hookline.loop.saving.finding import Found, find_checkpoint
 from hookline.loop.saving.placing import rooms
+from hookline.loop.saving.remote import local_copy
 from hookline.loop.saving.resharding import of_this_rank
 from hookline.loop.saving.rows import drop_rows, restore_rows
 from hookline.loop.saving.saver import Saver
@@ -27,6 +28,7 @@ from hookline.loop.saving.tree import RunTree
 from hookline.loop.settings import Settings
 from hookline.loop.world.world import World
 from hookline.progress import Duration
+from hookline.records.redact import redact_text
 from hookline.run import MISSING, RunState
 
 logger = logging.getLogger("hookline")
@@ -79,15 +81,21 @@ class CheckpointLoader:
             The point to continue from, or ``None`` if there is no checkpoint.
         """
         self._warn_if_nothing_saves()
+        with local_copy(resume, self._state.folder, self._world.group) as local:
+            return self._load(local, str(resume.path) if resume.is_remote else "", is_extended=is_extended)
+
+    def _load(self, resume: Resume, address: str, *, is_extended: bool) -> ResumePoint | None:
+        """Load a local checkpoint, which may have been downloaded from an address."""
         state, group = self._state, self._world.group
         found = find_checkpoint(resume, state.folder, group, rooms(state.module, state.model, state.optimizers))
         if found is None:
             drop_rows(self._records, state.folder)
             return None
         with named_in_errors(found.checkpoint.path / STATE):
-            point = self._restore(found, is_extended=is_extended)
+            point = self._restore(found, is_extended=is_extended, is_downloaded=bool(address))
         if not state.rank and not point.is_finished:  # The engine reports a finished run later.
-            logger.warning("resumed from %s: epoch %d, step %d", point.checkpoint, state.clock.epoch, state.clock.step)
+            shown = f"{redact_text(address)} ({point.checkpoint.name})" if address else str(point.checkpoint)
+            logger.warning("resumed from %s: epoch %d, step %d", shown, state.clock.epoch, state.clock.step)
         for path in by_zero(group, lambda: list(map(str, found.passed_over(resume)))):
             with state.showing_checkpoint(Path(path)):
                 state.line.emit(state.line.hooks.checkpoint_rejected)
@@ -95,7 +103,7 @@ class CheckpointLoader:
             state.line.emit(state.line.hooks.checkpoint_loaded)
         return point
 
-    def _restore(self, found: Found, *, is_extended: bool) -> ResumePoint:
+    def _restore(self, found: Found, *, is_extended: bool, is_downloaded: bool) -> ResumePoint:
         state, group, tree, checkpoint = self._state, self._world.group, self._tree, found.checkpoint
         snapshot, about = found.snapshot, found.snapshot.about
         if snapshot.state is not None:
@@ -107,7 +115,8 @@ class CheckpointLoader:
             state.requests.agree(save=True)  # The save was due after the evaluation that a signal has left.
         tree.callbacks.load(saved["callbacks"], structural=False)
         self._warn_of_environment(checkpoint)
-        is_own_run = state.folder is not None and is_inside(checkpoint.path, state.folder, *self._saver.folders)
+        is_inside_folder = state.folder is not None and is_inside(checkpoint.path, state.folder, *self._saver.folders)
+        is_own_run = is_inside_folder and not is_downloaded
         source = checkpoint.path.parent.parent
         restore_rows(self._records, state, group, source, saved["history"], is_own_run=is_own_run)
         if is_own_run:
