@@ -18,6 +18,7 @@ from hookline.loop.record.folder import is_inside
 from hookline.loop.record.records import Records
 from hookline.loop.saving.callback_matching import for_this_run
 from hookline.loop.saving.finding import Found, find_checkpoint
+from hookline.loop.saving.partial import without
 from hookline.loop.saving.placing import rooms
 from hookline.loop.saving.remote import local_copy
 from hookline.loop.saving.resharding import of_this_rank
@@ -50,6 +51,8 @@ class ResumePoint:
     """Why a finished run had ended."""
     generation: int
     """The generation of the checkpoint."""
+    skipped: str
+    """The parts that were not restored, for the timeline."""
 
 
 class CheckpointLoader:
@@ -92,10 +95,11 @@ class CheckpointLoader:
             drop_rows(self._records, state.folder)
             return None
         with named_in_errors(found.checkpoint.path / STATE):
-            point = self._restore(found, is_extended=is_extended, is_downloaded=bool(address))
+            point = self._restore(found, resume, is_extended=is_extended, is_downloaded=bool(address))
         if not state.rank and not point.is_finished:  # The engine reports a finished run later.
             shown = f"{redact_text(address)} ({point.checkpoint.name})" if address else str(point.checkpoint)
-            logger.warning("resumed from %s: epoch %d, step %d", shown, state.clock.epoch, state.clock.step)
+            skipped = f"; {point.skipped}" if point.skipped else ""
+            logger.warning("resumed from %s: epoch %d, step %d%s", shown, state.clock.epoch, state.clock.step, skipped)
         for path in by_zero(group, lambda: list(map(str, found.passed_over(resume)))):
             with state.showing_checkpoint(Path(path)):
                 state.line.emit(state.line.hooks.checkpoint_rejected)
@@ -103,14 +107,15 @@ class CheckpointLoader:
             state.line.emit(state.line.hooks.checkpoint_loaded)
         return point
 
-    def _restore(self, found: Found, *, is_extended: bool, is_downloaded: bool) -> ResumePoint:
+    def _restore(self, found: Found, resume: Resume, *, is_extended: bool, is_downloaded: bool) -> ResumePoint:
         state, group, tree, checkpoint = self._state, self._world.group, self._tree, found.checkpoint
         snapshot, about = found.snapshot, found.snapshot.about
         if snapshot.state is not None:
             own = of_this_rank(snapshot.state, about.step, rank=state.rank, size=state.world_size)
+            own = without(own, resume.skip, state)
             tree.check_shape(own, checkpoint.path / STATE)
             snapshot = replace(snapshot, state=for_this_run(state.line.members, own, is_quiet=state.rank > 0))
-        saved = tree.restore(snapshot)
+        saved = tree.restore(snapshot, skip=resume.skip)
         if about.pending_eval and saved["save"]:
             state.requests.agree(save=True)  # The save was due after the evaluation that a signal has left.
         tree.callbacks.load(saved["callbacks"], structural=False)
@@ -134,6 +139,7 @@ class CheckpointLoader:
             is_finished=is_finished,
             ended=saved["ended"] if is_finished else None,
             generation=about.generation,
+            skipped=f"skipped: {', '.join(resume.skip)}" if resume.skip else "",
         )
 
     def _asks_for_more(self, saved: Mapping[str, Any]) -> bool:
