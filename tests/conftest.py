@@ -35,6 +35,7 @@ settings.load_profile("busy machine")
 SMOKE = {
     "tests/chaos/test_kills.py::test_a_run_that_is_killed_again_and_again_ends_as_if_nothing_had_happened[0]",
     "tests/chaos/test_signals.py::test_in_the_forward_of_a_step[0]",
+    "tests/loop/test_remote.py::test_a_run_resumes_from_an_address_as_from_a_local_path[run]",
     "tests/distributed/test_right_numbers.py::test_losses_accuracies_and_gradients_are_those_of_the_whole_window[2-ddp]",
     "tests/report/test_browser_report.py::test_every_chart_is_there_and_drawn",
 }
@@ -55,6 +56,7 @@ PATHS = {
     "tests/loop/test_compile.py::*": "slow",
     "tests/loop/test_damaged_state.py::test_any_value_*[[]all]": "slow",
     "tests/loop/test_feed_workers.py::test_a_worker_that_hangs_*": "processes",
+    "tests/loop/test_remote.py::*": "trackers",
     "tests/records/test_redact.py::test_a_long_text_*": "slow",
     "tests/report/test_page.py::test_very_many_curves_*": "slow",
     "tests/preflight/*[[]sink_without_a_server]": "trackers",

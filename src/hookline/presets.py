@@ -44,8 +44,8 @@ class Trainer(loop.Trainer):
             ``hl.FSDP(…)``.
         seed: Seed for Python, NumPy and torch. ``None``: Hookline seeds nothing.
         folder: Folder of the run. ``None``: a new folder under ``runs/``. ``False``: write nothing.
-        resume: ``"auto"``: continue from the newest checkpoint in ``folder``, if there is one. Or the path of a
-            checkpoint.
+        resume: ``"auto"``: continue from the newest checkpoint in ``folder``, if there is one. Or the path or
+            address of a checkpoint or run.
         name: Name of the run: ``"run"`` or ``"project/run"``.
         config: Hyper-parameters to store with the run.
         sinks: Where records are sent in addition to the folder: ``[hl.sinks.TensorBoard()]``, or objects with
@@ -136,8 +136,8 @@ def fit(
             ``hl.FSDP(…)``.
         seed: Seed for Python, NumPy and torch. ``None``: Hookline seeds nothing.
         folder: Folder of the run. ``None``: a new folder under ``runs/``. ``False``: write nothing.
-        resume: ``"auto"``: continue from the newest checkpoint in ``folder``, if there is one. Or the path of a
-            checkpoint.
+        resume: ``"auto"``: continue from the newest checkpoint in ``folder``, if there is one. Or the path or
+            address of a checkpoint or run.
         name: Name of the run: ``"run"`` or ``"project/run"``.
         config: Hyper-parameters to store with the run.
         sinks: Where records are sent in addition to the folder: ``[hl.sinks.TensorBoard()]``, or objects with
@@ -210,8 +210,8 @@ def train(
             ``hl.FSDP(…)``.
         seed: Seed for Python, NumPy and torch. ``None``: Hookline seeds nothing.
         folder: Folder of the run. ``None``: a new folder under ``runs/``. ``False``: write nothing.
-        resume: ``"auto"``: continue from the newest checkpoint in ``folder``, if there is one. Or the path of a
-            checkpoint.
+        resume: ``"auto"``: continue from the newest checkpoint in ``folder``, if there is one. Or the path or
+            address of a checkpoint or run.
         name: Name of the run: ``"run"`` or ``"project/run"``.
         config: Hyper-parameters to store with the run.
         sinks: Where records are sent in addition to the folder: ``[hl.sinks.TensorBoard()]``, or objects with

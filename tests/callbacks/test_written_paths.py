@@ -39,11 +39,9 @@ SINKS: dict[str, Make] = {
 }
 WRITERS = CALLBACKS | SINKS
 READS: dict[str, Make] = {
-    "LoadWeights.path": lambda path: hl.LoadWeights(path),
-    "Resume.path": lambda path: hl.Trainer(folder=False, resume=hl.Resume(path)),
     "SaveAtEnd.source": lambda path: hl.SaveAtEnd(source=path),
 }
-ADDRESSES = {"Upload.to", "MLflow.tracking_uri"}
+ADDRESSES = {"LoadWeights.path", "MLflow.tracking_uri", "Resume.path", "Upload.to"}
 """These take remote addresses. A local path there is shared by many runs, so it is not in the run's folder."""
 NO_PATHS = {
     "PredictionWriter.format", "Preempted.checkpoint", "Result._folder", "Result.best_checkpoint", "RunInfo.folder",

@@ -6,6 +6,7 @@ import re
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import torch
@@ -15,10 +16,12 @@ from torch import Tensor
 from hookline.checkpoint import names, strict_json
 from hookline.checkpoint.hashed_file import HashedReader
 from hookline.checkpoint.inspect import inspect, opened
+from hookline.checkpoint.remote import RemoteRun, as_address
 from hookline.checkpoint.shard_reader import read_sharded
 from hookline.checkpoint.store import Store
 from hookline.checkpoint.tensor_file import read_tensors
 from hookline.errors import CheckpointCorruptError, CheckpointError, CheckpointMismatchError, CheckpointNotFoundError
+from hookline.records.redact import redact_text
 
 HUGGING_FACE: Final = ("model.safetensors", "pytorch_model.bin")
 """Files in a Hugging Face folder, the safer one first. A sharded one has an index."""
@@ -39,8 +42,11 @@ def read_weights(path: str | Path, *, prefix: str = "") -> dict[str, Tensor]:
     - a checkpoint of Lightning or another file of ``torch.save``, always read with ``weights_only=True``
     - a Hugging Face folder
 
+    An address of fsspec may be given in place of a path. Only the files with weights are downloaded, into a temporary
+    folder that is removed afterwards.
+
     Args:
-        path: The file or folder.
+        path: The file or folder, or its address.
         prefix: Return only names that start with this prefix, and remove it from them. Examples: ``"model."`` for
             most checkpoints of Lightning, ``"module."`` after ``DataParallel``, ``"_orig_mod."`` after
             ``torch.compile``.
@@ -49,7 +55,7 @@ def read_weights(path: str | Path, *, prefix: str = "") -> dict[str, Tensor]:
         The tensors by name.
 
     Raises:
-        CheckpointNotFoundError: If the path does not exist or has no weights.
+        CheckpointNotFoundError: If the path or address does not exist or has no weights.
         CheckpointMismatchError: If no name starts with ``prefix``.
         CheckpointCorruptError: If a file is damaged.
         CheckpointError: If a file contains more than weights.
@@ -61,13 +67,8 @@ def read_weights(path: str | Path, *, prefix: str = "") -> dict[str, Tensor]:
         ...     read_weights(f"{folder}/lightning.ckpt", prefix="model.")
         {'weight': tensor([1., 1.])}
     """
-    path = Path(path)
-    if path.is_dir():
-        found = _read_folder(path)
-    elif path.is_file():
-        found = _read_file(path)
-    else:
-        raise CheckpointNotFoundError(f"{path} does not exist. Give a checkpoint, a run's folder or a file of weights.")
+    address = as_address(path, "path", "read_weights")
+    found = _read(Path(path)) if address is None else _read_address(address)
     if not prefix:
         return found
     taken = {name.removeprefix(prefix): tensor for name, tensor in found.items() if name.startswith(prefix)}
@@ -76,6 +77,57 @@ def read_weights(path: str | Path, *, prefix: str = "") -> dict[str, Tensor]:
             f"{path}: no name starts with the prefix {prefix!r}. The names are {_some(sorted(found), 5)}."
         )
     return taken
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if path.is_dir():
+        return _read_folder(path)
+    if path.is_file():
+        return _read_file(path)
+    raise CheckpointNotFoundError(f"{path} does not exist. Give a checkpoint, a run's folder or a file of weights.")
+
+
+# -- addresses ---------------------------------------------------------------------------------------
+
+
+def _read_address(address: str) -> dict[str, Tensor]:
+    with TemporaryDirectory(prefix="hookline-") as folder:
+        run = RemoteRun(address)
+        try:
+            return _read(_download(run, Path(folder)))
+        except CheckpointError as error:
+            if redact_text(address) not in str(error):
+                error.add_note(f"downloaded from {redact_text(address)}")
+            raise
+
+
+def _download(run: RemoteRun, folder: Path) -> Path:
+    """Download the files with weights, and return the local path to read."""
+    last = run.address.rpartition("/")[2]
+    if "" in run.files:
+        run.download_file("", folder / last)
+        return folder / last
+    newest = run.newest(
+        lambda checkpoint: run.download(
+            checkpoint, folder / (checkpoint.where.rpartition("/")[2] or last), weights_only=True
+        ),
+        lambda checkpoint: checkpoint.manifest.about.exact or not checkpoint.where,
+        strict=False,
+    )
+    if newest is not None:
+        return newest
+    for name in HUGGING_FACE:
+        index = f"{name}.index.json"
+        shards = [file for file in run.files if "/" not in file and file.endswith(Path(name).suffix)]
+        wanted = [name] if name in run.files else [index, *shards] if index in run.files else []
+        for file in wanted:
+            run.download_file(file, folder / file)
+        if wanted:
+            return folder
+    raise CheckpointNotFoundError(
+        f"{redact_text(run.address)}: there are no weights at this address: neither a checkpoint or run of Hookline, "
+        f"nor {' nor '.join(HUGGING_FACE)}. Give the file itself."
+    )
 
 
 # -- folders -----------------------------------------------------------------------------------------

@@ -144,11 +144,14 @@ def test_the_same_source_gives_the_same_bytes_and_two_files_of_one_name_are_both
         assert [archive.read(name) for name in archive.namelist()] == [b"a", b"b"]
 
 
-def test_after_an_error_or_ctrl_c_there_is_nothing_that_could_be_taken_for_a_final_model(tmp_path: Path) -> None:
+def test_after_an_error_or_ctrl_c_there_is_the_source_and_no_final_model(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="planted"):
-        fit_and_test(crash_at(3), SaveAtEnd(), folder=tmp_path / "a")
-    assert fit_and_test(at_step(3, press_ctrl_c), SaveAtEnd(), folder=tmp_path / "b").interrupted
-    assert not list(tmp_path.rglob("final"))
+        fit_and_test(crash_at(3), SaveAtEnd(source=__file__), folder=tmp_path / "a")
+    assert fit_and_test(at_step(3, press_ctrl_c), SaveAtEnd(source=__file__), folder=tmp_path / "b").interrupted
+    for run in ("a", "b"):
+        assert [path.name for path in (tmp_path / run / "final").iterdir()] == ["source.zip"]
+        with zipfile.ZipFile(tmp_path / run / "final" / "source.zip") as archive:
+            assert archive.read(Path(__file__).name) == Path(__file__).read_bytes()
 
 
 def test_a_run_that_was_broken_off_and_goes_on_leaves_the_same_as_one_that_was_not(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -22,22 +20,22 @@ import torch
 from fsspec.implementations.local import LocalFileSystem
 
 import hookline as hl
-from hookline.callbacks.saving import _remote
-from hookline.callbacks.saving._remote import RemoteFolder, UploadQueue
+from hookline.callbacks.saving._remote import UploadQueue
 from hookline.callbacks.saving.checkpointer import Checkpointer
 from hookline.callbacks.saving.upload import Upload
+from hookline.checkpoint import remote
+from hookline.checkpoint.remote import RemoteFolder
 from hookline.errors import ArgumentError, Preempted, SetupError
 from hookline.events import Callback, on
 from hookline.loop import Trainer
 from hookline.testing import TinyModel, tiny_data
 from tests.support import CE, at_step, crash_at, fit, same_tensors, wait_until, weights_of
+from tests.support.s3_server import ONCE, Server
 
 TRAIN, VAL = tiny_data(4), tiny_data(2, seed=1)
 fit_digits = partial(fit, train=TRAIN, val=VAL, max_duration="3ep", name="digits/first", log_every="2st")
 HANG = 200.0
 """Seconds after which something hangs."""
-ONCE = {"connect_timeout": 20, "read_timeout": 20, "retries": {"max_attempts": 1}}
-"""A busy server is waited for; what fails is tried again by us, and not by the client."""
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -46,51 +44,6 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 # -- a real S3 -----------------------------------------------------------------------------------
-
-
-class Server:
-    """An S3 server in a process of its own."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self.process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def options(self) -> dict[str, Any]:
-        address = f"http://127.0.0.1:{self.port}"
-        return {"endpoint_url": address, "key": "user", "secret": "word", "config_kwargs": ONCE}
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_until(self.answers, "the start of the S3 server")
-
-    def answers(self) -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", self.port), 1).close()
-        except OSError:
-            return False
-        return True
-
-    def make_bucket(self, name: str) -> None:
-        self.client().mkdir(name)
-
-    def client(self) -> Any:
-        return s3fs.S3FileSystem(**self.options, skip_instance_cache=True, use_listings_cache=False)
-
-    def found(self, below: str) -> dict[str, bytes]:
-        client = self.client()
-        return {path.removeprefix(f"{below}/"): client.cat_file(path) for path in client.find(below)}
-
-    def send(self, number: int) -> None:
-        assert self.process is not None
-        self.process.send_signal(number)
-
-    def close(self) -> None:
-        if self.process is not None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.kill()
-            self.process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -433,7 +386,7 @@ def test_a_wrong_argument_is_named_and_no_password_is_shown(given: dict[str, Any
 
 def test_a_missing_package_is_named_when_the_callback_is_made(monkeypatch: Any) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(_remote, "find_spec", lambda name: None)
+        patched.setattr(remote, "find_spec", lambda name: None)
         with pytest.raises(SetupError, match=r"pip install 'hookline\[upload\]'"):
             Upload("/tmp/x")
     monkeypatch.delitem(import_module("fsspec.registry")._registry, "s3", raising=False)

@@ -11,8 +11,9 @@ from torch import nn
 
 from hookline.checkpoint.foreign_weights import read_weights
 from hookline.checkpoint.matching import match
+from hookline.checkpoint.remote import path_or_address
 from hookline.events import Callback
-from hookline.run.paths import path_to_read
+from hookline.records.redact import redact_text
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -27,7 +28,7 @@ class LoadWeights(Callback):
 
     Args:
         path: A Hookline checkpoint or run folder, a ``.safetensors`` file, a Lightning ``.ckpt`` or another file of
-            ``torch.save``, or a Hugging Face folder.
+            ``torch.save``, or a Hugging Face folder. Or its address, such as ``"s3://bucket/run"``.
         prefix: Prefix to remove from the names in the file first: ``"model."`` for most Lightning files.
         strict: Raise if names or shapes differ. ``False``: log the differences and load the tensors that fit.
 
@@ -50,7 +51,7 @@ class LoadWeights(Callback):
     role = "load"
 
     def __init__(self, path: str | Path, *, prefix: str = "", strict: bool = True) -> None:
-        self.path = path_to_read(path, "path", "LoadWeights")
+        self.path = path_or_address(path, "path", "LoadWeights")
         self.prefix = prefix
         self.strict = strict
         self._model: weakref.ref[nn.Module] | None = None
@@ -64,5 +65,5 @@ class LoadWeights(Callback):
         own = run.model.state_dict()
         found = match(own, weights, strict=self.strict)
         if not found.complete:
-            logger.warning("%s: %s", self.path, found)
+            logger.warning("%s: %s", redact_text(str(self.path)), found)
         run.model.load_state_dict({name: weights[name] for name in found.fitting}, strict=False)

@@ -34,8 +34,9 @@ USUAL = ("val", "test")
 class SaveAtEnd(Callback):
     """Save the final model, predictions, metrics, settings and source in one folder.
 
-    The callback writes when a ``fit`` is complete, and nothing after an error, a signal or Ctrl-C. The model is the one
-    that ``fit`` returns, also if ``SaveBest`` has just loaded the best weights.
+    ``source.zip`` is written when ``fit`` starts, so that a run that crashes has it. The other files follow when the
+    ``fit`` is complete, not after an error, a signal or Ctrl-C. The model is the one that ``fit`` returns, also if
+    ``SaveBest`` has just loaded the best weights.
 
     Args:
         folder: Folder for the files, absolute or inside the run's folder.
@@ -82,7 +83,6 @@ class SaveAtEnd(Callback):
         self.predictions: tuple[str, ...] | None = predictions
         self.labels = find_target if labels is None else labels
         self.source = source if isinstance(source, bool) else _paths(source)
-        self._packed = b""
         self._alone = True
 
     @property
@@ -96,7 +96,6 @@ class SaveAtEnd(Callback):
         return written_path(run, self.folder, "folder", "SaveAtEnd")
 
     def on_setup(self, run: Run) -> None:
-        self._packed = b""
         if not run.is_training_run:
             return
         check_whole(run, "SaveAtEnd")
@@ -119,17 +118,26 @@ class SaveAtEnd(Callback):
                 raise SetupError(f"SaveAtEnd(predictions={missing[0]!r}): this run has no such loader; it has {known}")
         if _can_predict(run):
             check_names(run, self._stages, "SaveAtEnd")
-        self._packed = self._pack()
+        self._check_source()
+
+    def on_fit_start(self, run: Run) -> None:
+        """Write the source now: a user may edit it during the run, and the run may crash."""
+        if found := self._pack():
+            write_parts(self._folder(run) / "source.zip", [found])
+
+    def _check_source(self) -> None:
+        """Raise if a file or folder of the source does not exist."""
+        if not isinstance(self.source, bool):
+            check_paths(self.source, "SaveAtEnd")
 
     def _pack(self) -> bytes:
-        """Return the zip file of the source, read now because a user may edit it during the run."""
+        """Return the zip file of the source. It is empty if there is nothing to pack."""
         if self.source is False:
             return b""
         first, more = script(), () if self.source is True else self.source
         if first is None and not more:
             logger.info("SaveAtEnd packs no source: there is no script; give source=…")
             return b""
-        check_paths(more, "SaveAtEnd")
         return packed([*([first] if first else []), *more])
 
     def on_teardown(self, run: Run) -> None:
@@ -139,8 +147,6 @@ class SaveAtEnd(Callback):
         write_weights(folder / "model.safetensors", copy_of(run.model), {"step": str(run.clock.step)})
         for name, loader in self._loaders(run):
             self._write_predictions(run, folder / f"predictions-{name}", loader)
-        if self._packed:
-            write_parts(folder / "source.zip", [self._packed])
         _write_json(folder / "settings.json", _settings(run))
         _write_json(folder / "metrics.json", _metrics(run))
 

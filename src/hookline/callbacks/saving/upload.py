@@ -10,9 +10,10 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from hookline.callbacks.saving._remote import RemoteFolder, UploadQueue, UploadReport, check_address
+from hookline.callbacks.saving._remote import UploadQueue, UploadReport
 from hookline.checkpoint.lock import NAME as LOCK
 from hookline.checkpoint.names import MANIFEST, is_ours
+from hookline.checkpoint.remote import RemoteFolder, check_address
 from hookline.errors import ArgumentError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule
@@ -90,7 +91,7 @@ class Upload(Callback):
                 f"Upload(to={redact_text(os.fspath(to))!r}): this is an address, of which pathlib has made a path. "
                 f"Give it as a string."
             )
-        self.to = check_address(os.fspath(to))
+        self.to = check_address(os.fspath(to), "to", "Upload")
         self.files = _patterns("files", files)
         self.exclude = _patterns("exclude", exclude)
         self.every = Duration.parse(every, "Upload(every=…)")

@@ -427,12 +427,12 @@ class Engine:
         """After ``setup``: load the checkpoint to continue from, once, and find how long the run is."""
         self.saver.start_fit()
         self.record.look_back(self.state)
-        generation = 0
+        generation, skipped = 0, ""
         if self._resume is not None:
             point = self._loader.load(self._resume, is_extended=self.extend is not None)
             if point is not None:
                 self._continue_from(point)
-                generation = point.generation
+                generation, skipped = point.generation, point.skipped
                 if self._replayed is None:
                     self.control.resume(self.record.earlier_requests, generation)
             self._resume = None  # Not before: a fit after one that could not continue must not start from scratch.
@@ -455,7 +455,7 @@ class Engine:
             live=self.control.live(),
         )
         self.records.start(self.saver.run_id)
-        self.records.note("resume" if self.clock.step else "start")
+        self.records.note("resume" if self.clock.step else "start", skipped)
         self.control.open()
 
     def _continue_from(self, point: ResumePoint) -> None:

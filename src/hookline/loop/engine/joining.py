@@ -81,7 +81,7 @@ def facts_of_run(state: RunState, settings: Settings, strategy: Strategy, extend
         "log_every": str(settings.log_every),
         "precision": settings.precision,
         "seed": str(settings.seed),
-        "resume": "None" if resume is None else f"{resume.path}{' (strict)' if resume.strict else ''}",
+        "resume": "None" if resume is None else str(resume),
         kind: PRESENT,
         **{f"{kind}, {name}": canonical(value) for name, value in arguments().items()},
     }

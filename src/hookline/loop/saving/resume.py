@@ -18,7 +18,9 @@ from hookline.loop.record.folder import is_inside
 from hookline.loop.record.records import Records
 from hookline.loop.saving.callback_matching import for_this_run
 from hookline.loop.saving.finding import Found, find_checkpoint
+from hookline.loop.saving.partial import without
 from hookline.loop.saving.placing import rooms
+from hookline.loop.saving.remote import local_copy
 from hookline.loop.saving.resharding import of_this_rank
 from hookline.loop.saving.rows import drop_rows, restore_rows
 from hookline.loop.saving.saver import Saver
@@ -27,6 +29,7 @@ from hookline.loop.saving.tree import RunTree
 from hookline.loop.settings import Settings
 from hookline.loop.world.world import World
 from hookline.progress import Duration
+from hookline.records.redact import redact_text
 from hookline.run import MISSING, RunState
 
 logger = logging.getLogger("hookline")
@@ -48,6 +51,8 @@ class ResumePoint:
     """Why a finished run had ended."""
     generation: int
     """The generation of the checkpoint."""
+    skipped: str
+    """The parts that were not restored, for the timeline."""
 
 
 class CheckpointLoader:
@@ -79,15 +84,22 @@ class CheckpointLoader:
             The point to continue from, or ``None`` if there is no checkpoint.
         """
         self._warn_if_nothing_saves()
+        with local_copy(resume, self._state.folder, self._world.group) as local:
+            return self._load(local, str(resume.path) if resume.is_remote else "", is_extended=is_extended)
+
+    def _load(self, resume: Resume, address: str, *, is_extended: bool) -> ResumePoint | None:
+        """Load a local checkpoint, which may have been downloaded from an address."""
         state, group = self._state, self._world.group
         found = find_checkpoint(resume, state.folder, group, rooms(state.module, state.model, state.optimizers))
         if found is None:
             drop_rows(self._records, state.folder)
             return None
         with named_in_errors(found.checkpoint.path / STATE):
-            point = self._restore(found, is_extended=is_extended)
+            point = self._restore(found, resume, is_extended=is_extended, is_downloaded=bool(address))
         if not state.rank and not point.is_finished:  # The engine reports a finished run later.
-            logger.warning("resumed from %s: epoch %d, step %d", point.checkpoint, state.clock.epoch, state.clock.step)
+            shown = f"{redact_text(address)} ({point.checkpoint.name})" if address else str(point.checkpoint)
+            skipped = f"; {point.skipped}" if point.skipped else ""
+            logger.warning("resumed from %s: epoch %d, step %d%s", shown, state.clock.epoch, state.clock.step, skipped)
         for path in by_zero(group, lambda: list(map(str, found.passed_over(resume)))):
             with state.showing_checkpoint(Path(path)):
                 state.line.emit(state.line.hooks.checkpoint_rejected)
@@ -95,19 +107,21 @@ class CheckpointLoader:
             state.line.emit(state.line.hooks.checkpoint_loaded)
         return point
 
-    def _restore(self, found: Found, *, is_extended: bool) -> ResumePoint:
+    def _restore(self, found: Found, resume: Resume, *, is_extended: bool, is_downloaded: bool) -> ResumePoint:
         state, group, tree, checkpoint = self._state, self._world.group, self._tree, found.checkpoint
         snapshot, about = found.snapshot, found.snapshot.about
         if snapshot.state is not None:
             own = of_this_rank(snapshot.state, about.step, rank=state.rank, size=state.world_size)
+            own = without(own, resume.skip, state)
             tree.check_shape(own, checkpoint.path / STATE)
             snapshot = replace(snapshot, state=for_this_run(state.line.members, own, is_quiet=state.rank > 0))
-        saved = tree.restore(snapshot)
+        saved = tree.restore(snapshot, skip=resume.skip)
         if about.pending_eval and saved["save"]:
             state.requests.agree(save=True)  # The save was due after the evaluation that a signal has left.
         tree.callbacks.load(saved["callbacks"], structural=False)
         self._warn_of_environment(checkpoint)
-        is_own_run = state.folder is not None and is_inside(checkpoint.path, state.folder, *self._saver.folders)
+        is_inside_folder = state.folder is not None and is_inside(checkpoint.path, state.folder, *self._saver.folders)
+        is_own_run = is_inside_folder and not is_downloaded
         source = checkpoint.path.parent.parent
         restore_rows(self._records, state, group, source, saved["history"], is_own_run=is_own_run)
         if is_own_run:
@@ -125,6 +139,7 @@ class CheckpointLoader:
             is_finished=is_finished,
             ended=saved["ended"] if is_finished else None,
             generation=about.generation,
+            skipped=f"skipped: {', '.join(resume.skip)}" if resume.skip else "",
         )
 
     def _asks_for_more(self, saved: Mapping[str, Any]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -255,11 +255,12 @@ class RunTree:
         }
         check_shape(saved, counted, self._state.optimizers, self._state.schedulers, path)
 
-    def restore(self, snapshot: Snapshot) -> Mapping[str, Any]:
+    def restore(self, snapshot: Snapshot, *, skip: Collection[str] = ()) -> Mapping[str, Any]:
         """Restore everything except random states and callbacks that are not structural.
 
         Args:
             snapshot: The content of the checkpoint, for this rank.
+            skip: Parts that the checkpoint lacks now, as in ``hl.Resume``.
 
         Returns:
             The state of the checkpoint. The engine sets its random states when training continues.
@@ -274,7 +275,7 @@ class RunTree:
                 "callbacks=[hl.LoadWeights(path)]"
             )
         self.callbacks.load(saved["callbacks"], structural=True)
-        self.restore_training(snapshot.weights, saved)
+        self.restore_training(snapshot.weights, saved, skip=skip)
         state.clock.load_state_dict(saved["clock"])
         self._warn_of_seed(saved["data"]["seed"])
         self._data.load_state_dict(saved["data"], is_epoch_begun=saved["course"]["mid_epoch"])
@@ -286,26 +287,27 @@ class RunTree:
         self._accumulation.set_accumulate(saved.get("accumulate") or self._accumulation.accumulate)
         return saved
 
-    def restore_training(self, weights: Mapping[str, Tensor], saved: Mapping[str, Any]) -> None:
+    def restore_training(
+        self, weights: Mapping[str, Tensor], saved: Mapping[str, Any], *, skip: Collection[str] = ()
+    ) -> None:
         """Restore what an update changes: the model, optimizers, schedulers and the scaler.
 
         Args:
             weights: The weights of the model.
             saved: The state that ``capture`` returned.
+            skip: ``"optimizer"``, ``"schedulers"`` or both, which keep their state.
 
         Raises:
             CheckpointMismatchError: If the model, an optimizer or the number of schedulers differs.
         """
         schedulers = self._state.schedulers
         self._load_model(weights, saved["model"])
-        _load_optimizers(self._state.optimizers, saved["optimizers"])
-        if len(saved["schedulers"]) != len(schedulers):
-            raise CheckpointMismatchError(
-                f"the checkpoint has {len(saved['schedulers'])} schedulers and this run {len(schedulers)}; "
-                f"make the same ones as before"
-            )
-        for scheduler, its in zip(schedulers, saved["schedulers"], strict=True):
-            scheduler.scheduler.load_state_dict(its)
+        if "optimizer" not in skip:
+            _load_optimizers(self._state.optimizers, saved["optimizers"])
+        if "schedulers" not in skip:
+            _load_schedulers(schedulers, saved["schedulers"])
+        if "optimizer" in skip or "schedulers" in skip:
+            _set_rates(schedulers)
         if self._precision.scaler is not None and saved["scaler"] is not None:
             self._precision.scaler.load_state_dict(saved["scaler"])
         self._world.restore_usual_weight(saved.get("usual_weight"))
@@ -360,6 +362,22 @@ def _outside(task: nn.Module, model: nn.Module) -> dict[str, Any]:
     """Return the state of a task outside of its model, such as a loss with parameters."""
     own = next((f"{name}." for name, part in task.named_modules() if part is model), "")
     return {name: value for name, value in task.state_dict().items() if not own or not name.startswith(own)}
+
+
+def _load_schedulers(here: Sequence[Any], saved: Sequence[Any]) -> None:
+    if len(saved) != len(here):
+        raise CheckpointMismatchError(
+            f"the checkpoint has {len(saved)} schedulers and this run {len(here)}; make the same ones as before"
+        )
+    for scheduler, its in zip(here, saved, strict=True):
+        scheduler.scheduler.load_state_dict(its)
+
+
+def _set_rates(schedulers: Sequence[Any]) -> None:
+    """Set the learning rates of the schedulers in optimizers that were restored without them, or the other way."""
+    for scheduler in (planned.scheduler for planned in schedulers):
+        for group, rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr(), strict=True):
+            group["lr"] = rate
 
 
 def _load_optimizers(here: Mapping[str, torch.optim.Optimizer], saved: Mapping[str, Any]) -> None:
