@@ -63,6 +63,7 @@ class EvalClock:
     def continue_from(self, other: EvalClock) -> None:
         """Take over the counts of an evaluation that was left and is finished now."""
         self.batch, self.sample, self.token = other.batch, other.sample, other.token
+        self._started = self._now() - other.seconds
 
     def end(self) -> None:
         """Stop the time, because a callback may keep the clock after the evaluation."""

@@ -10,7 +10,9 @@ from typing import Literal
 Unit = Literal["size", "time"]
 
 _KNOWN: dict[Unit, re.Pattern[str]] = {
-    "size": re.compile(r"memory/(process|process_peak|children|[a-z]+\d+/(allocated|reserved)(_peak)?)(_epoch)?"),
+    "size": re.compile(
+        r"memory/((val|test|predict)/)?(process|process_peak|children|[a-z]+\d+/(allocated|reserved)(_peak)?)(_epoch)?"
+    ),
     "time": re.compile(r"time/(elapsed|remaining)(_epoch)?"),
 }
 """Metrics of Hookline's callbacks. The unit of another metric of these sections is unknown."""

@@ -17,9 +17,9 @@ from hookline.callbacks import LambdaCallback, LimitBatches
 from hookline.callbacks.schedule import AccumulationSchedule, LRSchedule
 from hookline.errors import ArgumentError, SetupError
 from hookline.events import Callback
-from hookline.loop import Task
+from hookline.loop import SupervisedTask, Task
 from hookline.testing import TinyModel, tiny_data
-from tests.support import fit, sgd
+from tests.support import CE, fit, set_time, sgd
 
 LR = 0.8
 
@@ -159,6 +159,47 @@ def test_by_epoch_it_moves_at_the_edge_of_each() -> None:
     assert rates_of(LRSchedule("linear", every="1ep")) == pytest.approx([1.0] * 4 + [0.5] * 4)
 
 
+class CountsTokens(SupervisedTask):
+    def count(self, batch: Any) -> tuple[int, int]:
+        return len(batch[0]), 10 * len(batch[0])
+
+
+@pytest.mark.parametrize(("unit", "a_step"), [("sp", 8), ("tok", 80)])
+def test_samples_and_tokens_give_the_rate_of_what_was_trained_on(unit: str, a_step: int) -> None:
+    """Epochs of 8, 8 and 2 samples: the short batch moves the rate by a quarter of the others."""
+    total = a_step * 9 // 2  # of two epochs
+    model = CountsTokens(TinyModel(), CE, momentum_sgd)
+    options: dict[str, Any] = {"train": tiny_data(batches=3, last=2), "optimizer": None, "model": model}
+    found = rates_of(LRSchedule("linear", total=f"{total}{unit}"), max_duration="2ep", **options)
+    assert found == pytest.approx([1 - done / 36 for done in (0, 8, 16, 18, 26, 34)])
+    assert found == pytest.approx(rates_of(LRSchedule("linear"), **options | {"max_duration": f"{total}{unit}"}))
+
+
+def test_tokens_that_the_task_does_not_count_are_an_error() -> None:
+    with pytest.raises(SetupError, match=r"in tokens, and no batch has told .* give the task count\("):
+        fit_val(LRSchedule("linear", total="9tok"), max_duration="2st")
+
+
+def test_a_warm_up_and_a_decay_in_samples() -> None:
+    schedule = LRSchedule("wsd", warmup="16sp", total="64sp", decay="0.5dur", decay_shape="linear", start=0.5)
+    warm_up = [0.5 + 0.5 * (done + 1) / 16 for done in (0, 8)]
+    assert rates_of(schedule) == pytest.approx([*warm_up, 1, 1, *(1 - done / 32 for done in (0, 8, 16, 24))])
+
+
+def test_time_gives_the_rate_of_the_seconds_before_each_step() -> None:
+    now = [0.0]
+
+    def takes(seconds: float) -> Any:
+        return lambda run: now.__setitem__(0, now[0] + seconds)
+
+    slow = LambdaCallback(on_setup=lambda run: set_time(run, lambda: now[0]), on_train_step_start=takes(600.0))
+    found: list[float] = []
+    rates = LambdaCallback(on_optimizer_step_start=lambda run: found.append(run.optimizer.param_groups[0]["lr"] / LR))
+    result = fit_val(LRSchedule("cosine", end=0.1), slow, rates, max_duration="1h", eval_every=None)
+    assert result.clock.step == 6
+    assert found == pytest.approx([0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * done / 6)) for done in range(6)])
+
+
 def test_a_function_gets_the_optimizer_and_the_length() -> None:
     def make(optimizer: Any, total: int, power: float) -> Any:
         return PolynomialLR(optimizer, total_iters=total, power=power)
@@ -262,7 +303,8 @@ def test_what_is_wrong_is_said_when_it_is_made() -> None:
 @pytest.mark.parametrize(
     ("schedule", "options", "message"),
     [
-        (LRSchedule("linear"), {"max_duration": "1h"}, "how many steps are '1h'"),
+        (LRSchedule("one_cycle"), {"max_duration": "1h"}, "how many steps are '1h'"),
+        (LRSchedule("linear", warmup="2st"), {"max_duration": "1h"}, "2st and 1h are in different units"),
         (LRSchedule("linear", warmup="6st", total="4st"), {}, "more than the whole schedule"),
         (LRSchedule("one_cycle", total="3st"), {}, "too few"),
         (LRSchedule(StepLR), {}, "could not be made"),

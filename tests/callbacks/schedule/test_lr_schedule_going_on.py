@@ -45,11 +45,12 @@ fit_val = partial(fit, val=tiny_data(seed=1), optimizer=momentum_sgd)
         lambda: LRSchedule("cosine", warmup="2st"),
         lambda: LRSchedule("one_cycle"),
         lambda: LRSchedule("wsd", decay="0.5dur"),
+        lambda: LRSchedule("cosine", warmup="20sp", total="90sp"),
         lambda: LRSchedule(CosineAnnealingLR),
         lambda: LRSchedule(StepLR, every="1ep", step_size=1, gamma=0.5),
         lambda: LRSchedule("plateau", factor=0.5, patience=0, threshold=10.0, threshold_mode="abs"),
     ],
-    ids=["cosine", "one_cycle", "wsd", "torch", "by_epoch", "plateau"],
+    ids=["cosine", "one_cycle", "wsd", "samples", "torch", "by_epoch", "plateau"],
 )
 @pytest.mark.parametrize("steps", [1, 5, 8])
 def test_a_resume_goes_on_with_the_same_rates(make: Any, steps: int, tmp_path: Path) -> None:

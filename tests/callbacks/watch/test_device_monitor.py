@@ -23,7 +23,8 @@ from hookline.callbacks.watch.device_monitor import Counters, DeviceMonitor, cud
 from hookline.errors import SetupError
 from hookline.events.spec import STEP_EVENTS
 from hookline.events.validate import overridden
-from hookline.loop import Result
+from hookline.loop import Result, Trainer
+from hookline.testing import TinyModel, tiny_data
 from tests.support import at_step, fit, json_lines
 
 CPU = {"device/cpu", "device/memory", "device/swap"}
@@ -73,6 +74,19 @@ def test_rates_are_those_of_the_interval(machine: SimpleNamespace) -> None:
     assert history["device/disk_write"] == [1.0, 1.0]
     assert history["device/network_received"] == [1.0, 1.0]
     assert history["device/network_sent"] == [2.0, 2.0]
+
+
+def test_an_evaluation_and_a_prediction_have_the_rates_of_their_own_time(machine: SimpleNamespace) -> None:
+    """Each reading of the machine's counters is an interval later."""
+    history = fit_one_epoch(DeviceMonitor(), val=tiny_data(2)).history
+    assert history.steps("device/cpu") == [2, 4]
+    assert history["device/val/network_sent"] == [2.0]
+    assert history["device/network_sent"] == [2.0, 2.0]  # the interval of training continues around the evaluation
+
+    found: dict[str, float] = {}
+    look = LambdaCallback(on_teardown=lambda run: found.update(run.metrics))
+    Trainer(callbacks=[DeviceMonitor(), look], folder=False, device="cpu").predict(TinyModel(), tiny_data(2))
+    assert found["device/predict/disk_read"] == 3.0
 
 
 def test_what_goes_over_the_network_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

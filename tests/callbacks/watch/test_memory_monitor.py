@@ -19,8 +19,8 @@ from hookline.callbacks.watch import memory_monitor
 from hookline.callbacks.watch.memory_monitor import MemoryMonitor, device_memory
 from hookline.events.spec import STEP_EVENTS
 from hookline.events.validate import overridden
-from hookline.loop import Result
-from hookline.testing import tiny_data
+from hookline.loop import Result, Trainer
+from hookline.testing import TinyModel, tiny_data
 from tests.support import at_step, fit, json_lines
 
 
@@ -34,6 +34,18 @@ def test_it_is_what_the_system_says_of_the_process() -> None:
     result = fit_one_epoch(MemoryMonitor())
     assert result.history.steps("memory/process") == [2, 4]
     assert result.metrics["memory/process"] == pytest.approx(psutil.Process().memory_info().rss / 1e6, abs=50)
+
+
+def test_evaluation_test_and_prediction_have_their_own_rows() -> None:
+    result = fit_one_epoch(MemoryMonitor(), val=tiny_data(2), test=tiny_data(2))
+    assert result.history.steps("memory/process") == [2, 4]
+    assert result.history.steps("memory/val/process") == result.history.steps("memory/test/process_peak") == [4]
+
+    found: dict[str, float] = {}
+    look = LambdaCallback(on_teardown=lambda run: found.update(run.metrics))
+    Trainer(callbacks=[MemoryMonitor(), look], folder=False, device="cpu").predict(TinyModel(), tiny_data(2))
+    assert sorted(found) == ["memory/predict/process", "memory/predict/process_peak"]
+    assert found["memory/predict/process"] == pytest.approx(psutil.Process().memory_info().rss / 1e6, abs=50)
 
 
 def test_memory_that_is_taken_and_given_back_stays_in_the_peak() -> None:

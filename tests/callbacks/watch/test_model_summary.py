@@ -487,10 +487,35 @@ def test_a_fit_that_ends_before_its_first_batch_can_be_followed_by_another() -> 
     assert fit(trainer=trainer, model=model).failures == ()
 
 
-def test_evaluating_and_predicting_show_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("entry", ["evaluate", "test", "predict"])
+def test_without_training_the_first_batch_of_the_entry_point_is_shown(
+    entry: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     trainer = Trainer(callbacks=[ModelSummary()], folder=False, device="cpu")
-    trainer.evaluate(TinyModel(), tiny_data(), loss=CE)
-    trainer.predict(TinyModel(), tiny_data())
+    options: Any = {} if entry == "predict" else {"loss": CE}
+    getattr(trainer, entry)(model := TinyModel(), tiny_data(batches=2), **options)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:5] for line in lines[2:5]] == [
+        ["hidden", "Linear", "8", "x", "8"],
+        ["drop", "Dropout", "8", "x", "8"],
+        ["out", "Linear", "8", "x", "3"],
+    ]
+    assert lines[-1] == "FLOPs a sample: 112 forward"
+    assert [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in model.modules()] == [0, 0, 0, 0]
+
+
+def test_an_error_in_the_first_batch_of_an_evaluation_leaves_no_hook_on_the_model() -> None:
+    wrong = nn.Sequential(nn.Linear(4, 4), nn.Linear(5, 3))
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        Trainer(callbacks=[ModelSummary()], folder=False, device="cpu").evaluate(wrong, tiny_data(), loss=CE)
+    assert [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in wrong.modules()] == [0, 0, 0]
+
+
+def test_an_evaluation_after_training_shows_nothing_again(capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = Trainer(max_duration="1ep", callbacks=[ModelSummary()], folder=False, device="cpu")
+    fit(trainer=trainer, model=(model := TinyModel()), val=tiny_data(), test=tiny_data())
+    assert capsys.readouterr().out.count("total") == 1
+    trainer.predict(model, tiny_data())
     assert capsys.readouterr().out == ""
 
 

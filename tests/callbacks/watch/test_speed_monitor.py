@@ -18,7 +18,7 @@ from hookline.callbacks.watch.speed_monitor import SpeedMonitor, peak_flops
 from hookline.errors import ArgumentError
 from hookline.events.spec import STEP_EVENTS
 from hookline.events.validate import overridden
-from hookline.loop import Result, SupervisedTask, Trainer
+from hookline.loop import Loop, Result, SupervisedTask, Trainer
 from hookline.testing import TinyModel, tiny_data
 from tests.support import CE, fit, is_quiet, set_time, sgd
 
@@ -140,6 +140,36 @@ def test_the_wait_for_data_is_a_share_of_the_time_of_training() -> None:
     assert result.history["speed/steps_per_second"] == pytest.approx([1 / 1.5] * 4)
 
 
+def test_evaluations_test_and_prediction_have_their_own_speed() -> None:
+    """Four batches, for each of which the loader needs half a second."""
+    time, found = SlowTime(), {}
+    loader: Any = SlowLoader(time)
+    result = fit_slowly(SpeedMonitor(data_wait=True), time=time, val=loader, test=loader, max_duration="1ep")
+    assert result.history["speed/val/seconds"] == result.history["speed/test/seconds"] == [4 * 10.5]
+    assert result.history["speed/val/batches_per_second"] == pytest.approx([1 / 10.5])
+    assert result.history["speed/val/samples_per_second"] == pytest.approx([8 / 10.5])
+    assert result.history["speed/val/data_wait"] == pytest.approx([0.5 / 10.5])
+    assert result.history["speed/steps_per_second"] == [1.0, 1.0]  # what training needs, without them
+
+    slow = time.callback(on_eval_batch_start=19.5, on_predict_batch_start=1.0)
+    look = LambdaCallback(on_teardown=lambda run: found.update(run.metrics))
+    trainer = Trainer(callbacks=[slow, SpeedMonitor(data_wait=True), look], folder=False, device="cpu")
+    assert trainer.evaluate(TinyModel(), loader, loss=CE)["speed/val/samples_per_second"] == pytest.approx(8 / 20)
+    trainer.predict(TinyModel(), loader)
+    assert found["speed/predict/seconds"] == 6.0
+    assert found["speed/predict/data_wait"] == pytest.approx(1 / 3)
+
+
+def test_an_evaluation_that_the_body_leaves_is_measured_from_its_start() -> None:
+    time = SlowTime()
+    slow = time.callback(on_eval_batch_start=10.0)
+    with Loop(TinyModel(), sgd, callbacks=[slow, SpeedMonitor()], folder=False, device="cpu") as loop:
+        for number, _ in enumerate(loop.eval_batches(tiny_data())):
+            if number == 1:
+                break
+    assert loop.run.history["speed/val/seconds"] == [20.0]
+
+
 def test_a_loader_that_is_always_ready_is_not_waited_for() -> None:
     assert fit_slowly(SpeedMonitor(data_wait=True)).history["speed/data_wait"] == [0.0] * 4
 
@@ -185,7 +215,7 @@ def test_on_hardware_without_a_known_peak_there_is_no_share_of_it() -> None:
 
 
 def test_without_knowing_what_a_sample_costs_there_are_speeds_only() -> None:
-    names = {name for name in fit_slowly(SpeedMonitor(peak=1e9)).history if name.startswith("speed/")}
+    names = {name for name in fit_slowly(SpeedMonitor(peak=1e9), eval_every=None).history if name.startswith("speed/")}
     assert names == {f"speed/{what}_per_second" for what in ("steps", "batches", "samples")}
 
 

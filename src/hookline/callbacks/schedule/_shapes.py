@@ -48,12 +48,12 @@ class Shape:
         self,
         kind: str,
         *,
-        total: int | None = None,
-        warmup: int = 0,
+        total: float | None = None,
+        warmup: float = 0,
         start: float = 0.0,
         end: float = 0.0,
         cycles: int = 2,
-        decay: int = 0,
+        decay: float = 0,
         decay_shape: str = "sqrt",
     ) -> None:
         self.kind = kind
@@ -65,7 +65,7 @@ class Shape:
         self.decay = decay
         self.decay_shape = decay_shape
 
-    def __call__(self, move: int) -> float:
+    def __call__(self, move: float) -> float:
         if move < self.warmup:
             return self.start + (1.0 - self.start) * (move + 1) / self.warmup
         if self.total is None:
@@ -79,6 +79,23 @@ class Shape:
             moved = moved * self.cycles % length
         curve = CURVES[self.decay_shape if self.kind == "wsd" else self.kind]
         return self.end + (1.0 - self.end) * curve(moved / length if length else 0.0)
+
+
+class MeasuredShape(Shape):
+    """Shape whose lengths are samples, tokens or seconds: the factor depends on the clock, not on the step.
+
+    ``position`` is not saved with the scheduler, because it has a slot.
+    """
+
+    __slots__ = ("position",)
+    position: Callable[[], float]
+
+    def __call__(self, move: float) -> float:
+        return super().__call__(self.position())
+
+
+MEASURED = ("sp", "tok", "s")
+"""Units of a ``MeasuredShape``."""
 
 
 def _half_cosine(done: float) -> float:

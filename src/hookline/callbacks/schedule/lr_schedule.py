@@ -6,6 +6,7 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
@@ -15,7 +16,9 @@ from hookline.callbacks._ending import was_interrupted
 from hookline.callbacks._monitor import check_has_evaluations, monitor_mode
 from hookline.callbacks.schedule._schedulers import Planned, take_out_former
 from hookline.callbacks.schedule._shapes import (
+    MEASURED,
     OPTIONS,
+    MeasuredShape,
     Shape,
     check_options,
     epochs_in,
@@ -25,7 +28,7 @@ from hookline.callbacks.schedule._shapes import (
 )
 from hookline.errors import ArgumentError, SetupError
 from hookline.events import Callback
-from hookline.progress import Duration
+from hookline.progress import Clock, Duration
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -43,6 +46,9 @@ class LRSchedule(Callback):
     The named shapes are factors of each parameter group's learning rate: ``"constant"``, ``"linear"``, ``"cosine"``,
     ``"cosine_restarts"``, ``"wsd"`` (warm-up, stable, decay) and ``"one_cycle"``. ``"plateau"`` is
     ``ReduceLROnPlateau``. No step of a named shape has a factor of 0. Hookline fills in the length of the run.
+
+    The lengths of a named shape, except ``"one_cycle"``, can also be samples, tokens or time, such as
+    ``total="1e9tok"``. Each step then has the factor of what has been trained on before it.
 
     Args:
         schedule: Name of a shape, ``"plateau"``, a scheduler class of PyTorch, or a function of the optimizer that
@@ -118,10 +124,12 @@ class LRSchedule(Callback):
         self._entries: list[Planned] = []
         self.planned = False
         """True if the schedulers are in ``run.schedulers``."""
-        self.lengths: dict[str, int] = {}
-        """Durations in scheduler steps: ``total``, ``warmup`` and options. Set when training starts."""
-        self.begins = 0
-        """Number of scheduler steps before the schedule was planned. Above 0 only in a later fit."""
+        self.lengths: dict[str, float] = {}
+        """Durations in ``unit``: ``total``, ``warmup`` and options. Set when training starts."""
+        self.unit = ""
+        """``"sp"``, ``"tok"`` or ``"s"`` (samples, tokens, seconds), or empty for scheduler steps."""
+        self.begins: float = 0
+        """Amount of ``unit`` before the schedule was planned. Above 0 only in a later fit."""
         self._before = (0, 0)
         self._own_options: list[tuple[Any, dict[str, Any]]] = []
         """After a resume: objects that the checkpoint changed, and the options of this run to set on them again."""
@@ -171,16 +179,17 @@ class LRSchedule(Callback):
             vars(part).update(options)
         self._own_options = []
         if not self._entries:
-            self.begins = (run.clock.epoch if self.every.unit == "ep" else run.clock.step) // int(self.every.value)
-            self.lengths = self._lengths(run)
+            self.unit = self._unit(run)
+            self.begins = run.clock.elapsed(self.unit or self.every.unit) // (1 if self.unit else int(self.every.value))
+            self.lengths = self._lengths(run, self.unit)
             self._add(run)
-        elif self.lengths != (wanted := self._lengths(run)):
+        elif self.lengths != (wanted := self._lengths(run, unit := self._unit(run))):
             logger.warning(
                 "%s continues with the saved plan, with %s; for this run it would be %s. Where the plan ends first, "
                 "the learning rate stays as it is there",
                 self._who,
-                _words(self.lengths),
-                _words(wanted),
+                _words(self.lengths, self.unit),
+                _words(wanted, unit),
             )
         self._before = (run.clock.step, self._looks())
 
@@ -201,6 +210,7 @@ class LRSchedule(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {
             "lengths": dict(self.lengths),
+            "unit": self.unit,
             "planned": self.planned,
             "begins": self.begins,
             "options": self._plain_options(),
@@ -211,6 +221,7 @@ class LRSchedule(Callback):
             # In a rollback, the loop restores the states of the existing schedulers.
             return
         self.lengths, self.planned, self.begins = dict(state["lengths"]), state["planned"], state["begins"]
+        self.unit = state["unit"]
         if self._run is not None and self.planned:
             self._add(self._run)
             self._keep_options(state.get("options", self._plain_options()))
@@ -255,7 +266,7 @@ class LRSchedule(Callback):
             others = [type(s.scheduler).__name__ for s in run.schedulers if s.scheduler.optimizer is optimizer]
             if others:
                 logger.warning("%s and %s both move the learning rate of %s", self._who, ", ".join(others), name)
-            self._entries.append(Planned(self._make(optimizer), self.every, self.monitor, self))
+            self._entries.append(Planned(self._make(optimizer, run), self.every, self.monitor, self))
         run.schedulers.extend(self._entries)
         self.planned = True
 
@@ -269,9 +280,13 @@ class LRSchedule(Callback):
             )
         return {self.optimizer: run.optimizers[self.optimizer]}
 
-    def _make(self, optimizer: Optimizer) -> LRScheduler:
+    def _make(self, optimizer: Optimizer, run: Run) -> LRScheduler:
         """Make the scheduler of an optimizer."""
         known = self.options | self.lengths
+        if self.unit:
+            measured = MeasuredShape(str(self.schedule), **known)
+            measured.position = partial(self._position, run.clock)
+            return LambdaLR(optimizer, measured)
         if self.schedule in OPTIONS:
             return LambdaLR(optimizer, Shape(str(self.schedule), **known))
         if self.schedule == "one_cycle":
@@ -289,32 +304,62 @@ class LRSchedule(Callback):
             raise SetupError(f"{self._who} gave a plateau, which steps after evaluations; leave out every=")
         return made
 
+    def _position(self, clock: Clock) -> float:
+        """Return the samples, tokens or seconds since the schedule was planned."""
+        done = clock.elapsed(self.unit)
+        if self.unit == "tok" and clock.batch and not done:
+            raise SetupError(
+                f"{self._who} is in tokens, and no batch has told their number: give the task "
+                f"count(self, batch) -> (samples, tokens)"
+            )
+        return max(0, done - self.begins)
+
     def _looks(self) -> int:
         """Return how often the plateau schedulers have read the metric."""
         return sum(entry.scheduler.last_epoch for entry in self._entries if entry.unit == "eval")
 
     # -- lengths -------------------------------------------------------------------------------
 
-    def _lengths(self, run: Run) -> dict[str, int]:
-        """Return all durations as numbers of scheduler steps."""
+    def _given_lengths(self) -> dict[str, Duration]:
+        """Return the durations that the user gave, and that of the decay."""
         given = {name: Duration.parse(value) for name, value in self.options.items() if _is_duration(value)}
         if self.schedule == "wsd":
             given.setdefault("decay", Duration.parse("0.1dur"))
         if self.warmup is not None:
             given["warmup"] = self.warmup
-        name = self._name_of_total()
-        if name is None and not any(length.unit == "dur" for length in given.values()):
-            return {key: self._moves(length, run) for key, length in given.items()}
-        whole = length_of_run(run, self.total, self._who)
-        total = self._moves(whole, run)
+        return given
+
+    def _whole(self, run: Run) -> Duration | None:
+        """Return the length of the schedule, or ``None`` if nothing depends on it."""
+        if self._name_of_total() is None and all(length.unit != "dur" for length in self._given_lengths().values()):
+            return None
+        return length_of_run(run, self.total, self._who)
+
+    def _unit(self, run: Run) -> str:
+        """Return the unit of a schedule in samples, tokens or seconds. Empty for scheduler steps."""
+        lengths = [*self._given_lengths().values(), *filter(None, [self._whole(run)])]
+        unit = next((length.unit for length in lengths if length.unit in MEASURED), "")
+        if not unit or self.schedule not in OPTIONS:
+            return ""
+        if other := next((length for length in lengths if length.unit not in (unit, "dur")), None):
+            one = next(length for length in lengths if length.unit == unit)
+            raise SetupError(f"{self._who}: {other} and {one} are in different units. Give all lengths in one unit.")
+        return unit
+
+    def _lengths(self, run: Run, unit: str) -> dict[str, float]:
+        """Return all durations as numbers of scheduler steps, or in ``unit``."""
+        given, name, whole = self._given_lengths(), self._name_of_total(), self._whole(run)
+        if whole is None:
+            return {key: self._moves(length, run, unit) for key, length in given.items()}
+        total = self._moves(whole, run, unit)
         if self.total is None:
             # A schedule that is added in a later fit covers the rest of the run.
             total = max(1, total - self.begins)
-        found = {key: self._moves(length, run, total) for key, length in given.items()}
+        found = {key: self._moves(length, run, unit, total) for key, length in given.items()}
         if name is not None:
             found[name] = total
         if self.schedule in OPTIONS and found.get("warmup", 0) + found.get("decay", 0) > total:
-            raise SetupError(f"{self._who}: {_words(found)}: more than the whole schedule")
+            raise SetupError(f"{self._who}: {_words(found, unit)}: more than the whole schedule")
         return found
 
     def _name_of_total(self) -> str | None:
@@ -328,10 +373,12 @@ class LRSchedule(Callback):
             return "total_steps"
         return next((name for name in open_ if wanted[name].default is inspect.Parameter.empty), None)
 
-    def _moves(self, length: Duration, run: Run, total: int | None = None) -> int:
-        """Return a duration as a number of scheduler steps."""
+    def _moves(self, length: Duration, run: Run, unit: str, total: float | None = None) -> float:
+        """Return a duration as a number of scheduler steps, or in ``unit``."""
         if length.unit == "dur" and total is not None:
-            return int(length.of(Duration(total, "st")).value)
+            return length.of(Duration(total, unit or "st")).value
+        if unit:
+            return length.value
         count = epochs_in if self.every.unit == "ep" else steps_in
         return max(1, count(length.of(run.max_duration), run, self._who) // int(self.every.value))
 
@@ -353,6 +400,6 @@ def _is_duration(value: object) -> bool:
     return isinstance(value, Duration) or (isinstance(value, str) and value[:1].isdigit())
 
 
-def _words(lengths: Mapping[str, int]) -> str:
+def _words(lengths: Mapping[str, float], unit: str) -> str:
     """Format lengths for a message."""
-    return ", ".join(f"{name} {moves}" for name, moves in lengths.items()) or "no length"
+    return ", ".join(f"{name} {length}{unit}" for name, length in lengths.items()) or "no length"

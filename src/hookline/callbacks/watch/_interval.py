@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hookline.events import Callback
 
@@ -69,6 +69,15 @@ class IntervalMonitor(Callback):
     def on_epoch_end(self, run: Run) -> None:
         if self._interval.take(run):
             self.report(run)
+
+
+def named_for_stage(values: Mapping[str, Any], stage: str) -> dict[str, Any]:
+    """Return the values of an evaluation or a prediction, with the stage after the first slash of each name.
+
+    >>> named_for_stage({"memory/process": 531.2}, "val")
+    {'memory/val/process': 531.2}
+    """
+    return {name.replace("/", f"/{stage}/", 1): value for name, value in values.items()}
 
 
 class Aside:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hookline.callbacks.watch._interval import IntervalMonitor
+from hookline.callbacks.watch._interval import IntervalMonitor, named_for_stage
 from hookline.errors import SetupError
 
 if TYPE_CHECKING:
@@ -38,9 +38,11 @@ class Counters:
 class DeviceMonitor(IntervalMonitor):
     """Log how busy the machine is: CPU, memory, disk, network and GPU.
 
-    The callback logs at the end of each log interval and of each epoch. Rates are means over the interval. All
-    values are of the whole machine, not only of this run. A value that the machine or the driver does not
-    provide has no row. All values except those of the GPU need psutil (``hookline[monitor]``).
+    The callback logs at the end of each log interval and of each epoch. Rates are means over the interval. It
+    also logs at the end of each evaluation and prediction, as ``device/val/cpu``, ``device/test/cpu`` or
+    ``device/predict/cpu``; there rates are means over the evaluation or prediction. All values are of the whole
+    machine, not only of this run. A value that the machine or the driver does not provide has no row. All values
+    except those of the GPU need psutil (``hookline[monitor]``).
 
     Args:
         cpu: Log ``device/cpu`` (all cores together), ``device/memory`` and ``device/swap``, in percent.
@@ -71,7 +73,7 @@ class DeviceMonitor(IntervalMonitor):
         self.disk = disk
         self.network = network
         super().__init__()
-        self._before = Counters(0.0)
+        self._before = self._before_eval = Counters(0.0)
         self._silent: set[str] = set()
         """Values that the driver of the GPU does not provide."""
 
@@ -89,8 +91,30 @@ class DeviceMonitor(IntervalMonitor):
 
     def report(self, run: Run) -> None:
         """Log the values of the interval."""
-        before, now = self._before, self._count()
+        now = self._count()
+        if values := self._values(run, self._before, now):
+            run.log(values, reduce="last")
         self._before = now
+
+    def on_eval_start(self, run: Run) -> None:
+        self._before_eval = self._count()
+
+    def on_predict_start(self, run: Run) -> None:
+        self._before_eval = self._count()
+
+    def on_eval_end(self, run: Run) -> None:
+        self._report_stage(run)
+
+    def on_predict_end(self, run: Run) -> None:
+        self._report_stage(run)
+
+    def _report_stage(self, run: Run) -> None:
+        """Log the values of an evaluation or a prediction."""
+        if values := self._values(run, self._before_eval, self._count()):
+            run.log(named_for_stage(values, run.stage), reduce="last")
+
+    def _values(self, run: Run, before: Counters, now: Counters) -> dict[str, float]:
+        """Return the load between two readings of the counters, and the current values."""
         values = rates(before, now)
         if self.cpu:
             psutil = _psutil()
@@ -100,8 +124,7 @@ class DeviceMonitor(IntervalMonitor):
             values["device/disk_used"] = _psutil().disk_usage(str(run.folder if run.has_folder else ".")).percent
         if self.gpu:
             values |= self._gpu(run.device)
-        if values:
-            run.log(values, reduce="last")
+        return values
 
     def _count(self) -> Counters:
         """Read the counters that the options need."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hookline.callbacks._memory import sizes_in
-from hookline.callbacks.watch._interval import IntervalMonitor
+from hookline.callbacks.watch._interval import IntervalMonitor, named_for_stage
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -30,6 +30,9 @@ class MemoryMonitor(IntervalMonitor):
       both with ``_peak``: the maximum since the process started or since you reset it.
     - ``memory/cuda0/retries``: how often the allocator emptied its cache because memory was short, and
       ``memory/cuda0/ooms``: the number of out-of-memory errors.
+
+    It also logs at the end of each evaluation and prediction, as ``memory/val/process``,
+    ``memory/test/process`` or ``memory/predict/process``.
 
     Args:
         children: Also log ``memory/children``: resident memory of the child processes, such as the workers of a
@@ -54,13 +57,22 @@ class MemoryMonitor(IntervalMonitor):
 
     def report(self, run: Run) -> None:
         """Log a row."""
+        run.log(self._values(run), reduce="max")
+
+    def on_eval_end(self, run: Run) -> None:
+        run.log(named_for_stage(self._values(run), run.stage), reduce="max")
+
+    def on_predict_end(self, run: Run) -> None:
+        run.log(named_for_stage(self._values(run), run.stage), reduce="max")
+
+    def _values(self, run: Run) -> dict[str, float]:
+        """Return the memory now."""
         values = process_memory()
         if self.children:
             values["memory/children"] = children_memory()
         if run.device.type != "cpu":
             values |= device_memory(run.device, torch.accelerator)
-        if values:
-            run.log(values, reduce="max")
+        return values
 
 
 # -- this process and its children -----------------------------------------------------------------

@@ -28,9 +28,9 @@ class ModelSummary(Callback):
 
     Each row is a layer including its submodules: type, output shape, parameters, trainable parameters, MB (10⁶
     bytes, including buffers) and FLOPs of one forward pass per sample. Weights that two layers share are
-    counted once, in the first layer. Shapes and FLOPs come from the first training batch, without computing the
-    batch twice. The callback also sends the message ``"flops_per_sample"`` (forward and backward), from which
-    ``SpeedMonitor`` computes the hardware utilization.
+    counted once, in the first layer. Shapes and FLOPs come from the first batch of training, or of ``evaluate``,
+    ``test`` and ``predict``, without computing the batch twice. In training, the callback also sends the message
+    ``"flops_per_sample"`` (forward and backward), from which ``SpeedMonitor`` computes the hardware utilization.
 
     Args:
         depth: Number of levels to show. ``1``: the direct children of the model. ``None``: all levels.
@@ -76,11 +76,23 @@ class ModelSummary(Callback):
 
     def on_train_start(self, run: Run) -> None:
         self._goes_on = run.clock.step > 0
+        self._begin(run, _FirstTrainBatch(self))
+
+    def on_eval_start(self, run: Run) -> None:
+        if not run.is_training_run:
+            self._begin(run, _FirstEvalBatch(self))
+
+    def on_predict_start(self, run: Run) -> None:
+        if not run.is_training_run:
+            self._begin(run, _FirstEvalBatch(self))
+
+    def _begin(self, run: Run, first_batch: _FirstBatch) -> None:
+        """Show the table now if it needs no batch, or else after the first batch."""
         if not self.flops:
             self._show(run, Seen())
         elif not self._is_shown:
-            self._first_batch = _FirstBatch(self)
-            run.callbacks.add(self._first_batch)
+            self._first_batch = first_batch
+            run.callbacks.add(first_batch)
 
     def on_train_end(self, run: Run) -> None:
         self._show(run, Seen())  # This does nothing unless there was no batch.
@@ -101,7 +113,7 @@ class ModelSummary(Callback):
         note, forward = "", rows[-1].flops
         if forward is not None:
             note = f"FLOPs a sample: {format_count(forward)} forward"
-            if seen.backward is not None:
+            if seen.backward is not None and run.is_training_run:
                 training = forward + round(seen.backward / samples)
                 note += f", {format_count(training)} forward and backward"
                 run.messages.send("flops_per_sample", training, keep="forever", replace=True)
@@ -112,7 +124,7 @@ class ModelSummary(Callback):
 
 
 class _FirstBatch(Callback):
-    """Observe one batch and remove itself: a hook for every batch would slow the loop down."""
+    """Observe one batch and be removed: a hook for every batch would slow the loop down."""
 
     optional = True
     ranks = "zero"
@@ -122,15 +134,20 @@ class _FirstBatch(Callback):
         self._summary = summary
         self._observer: Observer | None = None
 
-    def around_batch(self, run: Run) -> Iterator[None]:
+    def _attach(self, run: Run) -> Observer:
+        """Begin to observe the model."""
         self._observer = observer = Observer(run.model)
-        try:
-            observer.attach()
-            yield
-        finally:
-            observer.detach()
+        observer.attach()
+        return observer
+
+    def _detach(self) -> None:
+        """Stop observing the model, if it is observed."""
+        if self._observer is not None:
+            self._observer.detach()
             self._observer = None
-            run.callbacks.remove(self)
+
+    def _show(self, run: Run, observer: Observer) -> None:
+        """Show the table of what was observed."""
         try:
             observer.count()
         except Exception as error:  # The copy without data may not support all that forward does.
@@ -139,6 +156,19 @@ class _FirstBatch(Callback):
             logger.info("ModelSummary counts no FLOPs: %s: %s", type(error).__name__, error)
         self._summary._show(run, observer.seen)
 
+
+class _FirstTrainBatch(_FirstBatch):
+    """The first batch of training."""
+
+    def around_batch(self, run: Run) -> Iterator[None]:
+        try:
+            observer = self._attach(run)
+            yield
+        finally:
+            self._detach()
+            run.callbacks.remove(self)
+        self._show(run, observer)
+
     def on_backward_start(self, run: Run) -> None:
         if self._observer is not None:
             self._observer.active = False
@@ -146,6 +176,32 @@ class _FirstBatch(Callback):
     def on_backward_end(self, run: Run) -> None:
         if self._observer is not None:
             self._observer.active = True
+
+
+class _FirstEvalBatch(_FirstBatch):
+    """The first batch of an evaluation or a prediction without training."""
+
+    def on_eval_batch_start(self, run: Run) -> None:
+        self._attach(run)
+
+    def on_predict_batch_start(self, run: Run) -> None:
+        self._attach(run)
+
+    def on_eval_batch_end(self, run: Run) -> None:
+        self._finish(run)
+
+    def on_predict_batch_end(self, run: Run) -> None:
+        self._finish(run)
+
+    def _finish(self, run: Run) -> None:
+        """Show the table, once."""
+        observer = self._observer
+        run.callbacks.remove(self)
+        if observer is not None:
+            self._show(run, observer)
+
+    def on_teardown(self, run: Run) -> None:
+        self._detach()
 
 
 def _is_utf8() -> bool:

@@ -37,14 +37,19 @@ class SpeedMonitor(IntervalMonitor):
     at the end of each log interval and of each epoch, and ``speed/tokens_per_second`` if the task counts
     tokens. Evaluations, predictions and saves do not count.
 
+    At the end of each evaluation and prediction, it logs ``speed/val/seconds``, ``speed/val/batches_per_second``,
+    ``speed/val/samples_per_second`` and, if the task counts tokens, ``speed/val/tokens_per_second``, of this
+    process; in a test or a prediction with ``test`` or ``predict`` instead of ``val``.
+
     It also logs ``speed/flops_per_second`` and ``speed/utilization`` (fraction of the hardware's peak, 0 to 1)
     if the FLOPs per sample are known. ``ModelSummary`` counts them, or send the number yourself:
     ``run.messages.send("flops_per_sample", 6e9, keep="forever")``.
 
     Args:
         window: Number of log intervals over which the speed is averaged.
-        data_wait: Also log ``speed/data_wait``: fraction of the time that training waits for data (0 to 1).
-            This needs two hooks in every step, which cost some microseconds.
+        data_wait: Also log ``speed/data_wait``: fraction of the time that training waits for data (0 to 1), and
+            ``speed/val/data_wait`` of evaluations. This needs two hooks in every step, which cost some
+            microseconds.
         peak: Peak FLOPs per second of one device. ``None``: taken from a table of common GPUs.
 
     Raises:
@@ -78,7 +83,7 @@ class SpeedMonitor(IntervalMonitor):
         self.peak = peak
         super().__init__()
         self._aside = Aside()
-        self._waited = self._fetch_began = 0.0
+        self._waited = self._eval_waited = self._fetch_began = 0.0
         self._hardware_peak: float | None = None
         self._marks: deque[Mark] = deque(maxlen=window + 1)
         if data_wait:  # Hooks that are not set cost nothing.
@@ -121,6 +126,39 @@ class SpeedMonitor(IntervalMonitor):
         """Stop timing a fetch, as ``on_batch_fetch_end``."""
         if run.stage == "train":
             self._waited += run.clock.seconds - self._fetch_began
+        else:
+            self._eval_waited += run.clock.seconds - self._fetch_began
+
+    # -- evaluations and predictions -----------------------------------------------------------
+
+    def on_eval_start(self, run: Run) -> None:
+        self._eval_waited = 0.0
+
+    def on_predict_start(self, run: Run) -> None:
+        self._eval_waited = 0.0
+
+    def on_eval_end(self, run: Run) -> None:
+        self._report_stage(run)
+
+    def on_predict_end(self, run: Run) -> None:
+        self._report_stage(run)
+
+    def _report_stage(self, run: Run) -> None:
+        """Log the speed of an evaluation or a prediction."""
+        clock, stage = run.clock.eval, run.stage
+        seconds = clock.seconds
+        if seconds <= 0:
+            return
+        values = {
+            f"speed/{stage}/seconds": seconds,
+            f"speed/{stage}/batches_per_second": clock.batch / seconds,
+            f"speed/{stage}/samples_per_second": clock.sample / seconds,
+        }
+        if clock.token:
+            values[f"speed/{stage}/tokens_per_second"] = clock.token / seconds
+        if self.data_wait:
+            values[f"speed/{stage}/data_wait"] = min(1.0, self._eval_waited / seconds)
+        run.log(values, reduce="last")
 
     # -- speeds --------------------------------------------------------------------------------
 
