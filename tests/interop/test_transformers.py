@@ -321,9 +321,10 @@ def test_a_progress_bar_of_trl(tmp_path: Path, capsys: pytest.CaptureFixture[str
             super().on_train_end(*values, **more)
 
     there, here = Bar(), Bar()
-    in_transformers([there], tmp_path / "there")
-    in_hookline([here], tmp_path / "here")
+    trainer = in_transformers([there], tmp_path / "there")
+    model, _ = in_hookline([here], tmp_path / "here")
     assert here.done == there.done == [(12, 12)]
+    assert same(weights(model), weights(trainer.model))
 
 
 def test_averaged_weights_of_trl(tmp_path: Path) -> None:
@@ -340,8 +341,9 @@ def test_averaged_weights_of_trl(tmp_path: Path) -> None:
 def test_the_log_file_of_fms_hf_tuning(tmp_path: Path) -> None:
     tracker = pytest.importorskip("tuning.trackers.filelogging_tracker")
     there, here = (tracker.FileLoggingCallback("losses.jsonl") for _ in range(2))
-    in_transformers([there], tmp_path / "there")
-    in_hookline([here], tmp_path / "here")
+    trainer = in_transformers([there], tmp_path / "there")
+    model, _ = in_hookline([here], tmp_path / "here")
+    assert same(weights(model), weights(trainer.model))
     rows = []
     for folder in ("there", "here/transformers"):
         lines = [json.loads(line) for line in (tmp_path / folder / "losses.jsonl").read_text().splitlines()]
