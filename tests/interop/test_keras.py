@@ -275,22 +275,41 @@ def test_the_bars_of_tqdm(verbose: int, capsys: pytest.CaptureFixture[str]) -> N
         return [(bar.n, bar.total) for bar in bars]
 
     there, here = TqdmCallback(verbose=verbose), TqdmCallback(verbose=verbose)
-    in_keras([there])
-    in_hookline([here])
+    trained, (model, _) = in_keras([there]), in_hookline([here])
     assert counts(here) == counts(there) == [(3, 3), (4, 4)][: 2 if verbose else 1]
+    assert close(weights(model), weights(trained))
 
 
-def test_the_plots_of_livelossplot(tmp_path: Path) -> None:
+def test_the_plots_of_livelossplot() -> None:
     inputs = pytest.importorskip("livelossplot.inputs.keras")
     there, here = (inputs.PlotLossesCallback(outputs=["ExtremaPrinter"]) for _ in range(2))
-    in_keras([there])
-    in_hookline([here])
+    trained, (model, _) = in_keras([there]), in_hookline([here])
     rows = [
         {name: [(item.step, item.value) for item in items] for name, items in its.liveplot.logger.log_history.items()}
         for its in (there, here)
     ]
     assert rows[0]
     assert close(rows[1], rows[0])
+    assert close(weights(model), weights(trained))
+
+
+def test_keras_tuner_saves_the_best_epoch(tmp_path: Path) -> None:
+    tuner = pytest.importorskip("keras_tuner.src.engine.tuner_utils")
+    objective = pytest.importorskip("keras_tuner").Objective("val_loss", "min")
+    files = [str(tmp_path / f"{place}.weights.h5") for place in ("there", "here")]
+    there, here = (tuner.SaveBestEpoch(objective, file) for file in files)
+    rising = [of.LearningRateScheduler(lambda epoch, rate: 0.1 if epoch < 2 else 30.0) for _ in files]
+    trained = in_keras([rising[0], there])
+    model, _ = in_hookline([rising[1], here], make=keras_model)
+    assert close(weights(model), weights(trained))
+    assert close(here.best_value, there.best_value)
+    best = []
+    for file in files:
+        saved = keras_model()
+        saved.load_weights(file)
+        best.append(weights(saved))
+    assert close(best[1], best[0])
+    assert not close(best[1], weights(model))
 
 
 def test_trials_of_optuna_are_pruned() -> None:

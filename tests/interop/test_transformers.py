@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import json
 from ast import literal_eval
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 import torch
@@ -218,17 +220,60 @@ def emissions(callback: Any, folder: Path) -> Any:
         return [float(row["duration"]) > 0 for row in csv.DictReader(file)]
 
 
+Row = tuple[str, int | None, float]
+
+
+def rows(logged: Iterable[Row]) -> dict[str, list[tuple[int | None, float]]]:
+    """The logged steps and rounded values by name."""
+    found: dict[str, list[tuple[int | None, float]]] = {}
+    for name, step, value in logged:
+        if not any(part in name for part in (*TIMES, *ONLY_THERE)):
+            found.setdefault(name, []).append((step, round(value, 4)))
+    assert any("eval" in name for name in found)
+    return {name: sorted(values) for name, values in found.items()}
+
+
 def mlflow_rows(callback: Any, folder: Path) -> Any:
     import mlflow
 
     mlflow.flush_async_logging()  # The callback logs in the background.
     client = mlflow.MlflowClient()
     run = mlflow.last_active_run()
-    names = {name for name in run.data.metrics if not any(part in name for part in (*TIMES, *ONLY_THERE))}
-    return {
-        name: sorted((row.step, round(row.value, 4)) for row in client.get_metric_history(run.info.run_id, name))
-        for name in names
-    }
+    history = [row for name in run.data.metrics for row in client.get_metric_history(run.info.run_id, name)]
+    return rows((row.key, row.step, row.value) for row in history)
+
+
+def trackio_rows(callback: Any, folder: Path) -> Any:
+    from trackio.sqlite_storage import SQLiteStorage
+
+    logs = SQLiteStorage.get_logs("default", SQLiteStorage.get_runs("default")[-1])
+    return rows(
+        (name, its["step"], value)
+        for its in logs
+        for name, value in its.items()
+        if "/" in name and isinstance(value, float | int)
+    )
+
+
+def swanlab_rows(callback: Any, folder: Path) -> Any:
+    store = import_module("swanlab.data.porter.datastore").DataStore()
+    callback._swanlab.finish()
+    store.open_for_scan(str(max(Path("swanlog").glob("*/backup.swanlab"), key=lambda path: path.stat().st_mtime_ns)))
+    records = [json.loads(record) for record in iter(store.scan, None)]
+    scalars = [record["data"] for record in records if record["model_type"] == "Scalar"]
+    return rows((its["key"], its["step"], its["metric"]["data"]) for its in scalars)
+
+
+def comet_rows(callback: Any, folder: Path) -> Any:
+    callback._experiment.end()
+    with ZipFile(max(Path("comet").glob("*.zip"), key=lambda path: path.stat().st_mtime_ns)) as archive:
+        messages = [json.loads(line) for line in archive.read("messages.json").splitlines()]
+    logged = [its["payload"]["metric"] for its in messages if its["type"] == "metric_msg"]
+    return rows(
+        (its["metricName"], its["step"], its["metricValue"])
+        for its in logged
+        if not its["metricName"].startswith("sys.")
+    )
 
 
 STOP = {"num_train_epochs": 9}, {"max_duration": "9ep"}
@@ -249,6 +294,9 @@ CASES: dict[str, Case] = {
     "WandbCallback": Case(integration_utils.WandbCallback, summary),
     "CodeCarbonCallback": Case(carbon, emissions),
     "MLflowCallback": Case(integration_utils.MLflowCallback, mlflow_rows),
+    "TrackioCallback": Case(lambda: integration_utils.TrackioCallback(), trackio_rows, {"project": "default"}),
+    "SwanLabCallback": Case(lambda: integration_utils.SwanLabCallback(), swanlab_rows),
+    "CometCallback": Case(lambda: integration_utils.CometCallback(), comet_rows),
 }
 
 
@@ -263,6 +311,11 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db",
         "CODECARBON_TRACKING_MODE": "process",
         "CODECARBON_LOG_LEVEL": "error",
+        "TRACKIO_DIR": str(tmp_path),
+        "SWANLAB_MODE": "offline",
+        "COMET_START_ONLINE": "false",
+        "COMET_OFFLINE_DIRECTORY": str(tmp_path / "comet"),
+        "COMET_LOGGING_CONSOLE": "error",
     }.items():
         monkeypatch.setenv(name, value)
 
@@ -321,9 +374,10 @@ def test_a_progress_bar_of_trl(tmp_path: Path, capsys: pytest.CaptureFixture[str
             super().on_train_end(*values, **more)
 
     there, here = Bar(), Bar()
-    in_transformers([there], tmp_path / "there")
-    in_hookline([here], tmp_path / "here")
+    trainer = in_transformers([there], tmp_path / "there")
+    model, _ = in_hookline([here], tmp_path / "here")
     assert here.done == there.done == [(12, 12)]
+    assert same(weights(model), weights(trainer.model))
 
 
 def test_averaged_weights_of_trl(tmp_path: Path) -> None:
@@ -340,8 +394,9 @@ def test_averaged_weights_of_trl(tmp_path: Path) -> None:
 def test_the_log_file_of_fms_hf_tuning(tmp_path: Path) -> None:
     tracker = pytest.importorskip("tuning.trackers.filelogging_tracker")
     there, here = (tracker.FileLoggingCallback("losses.jsonl") for _ in range(2))
-    in_transformers([there], tmp_path / "there")
-    in_hookline([here], tmp_path / "here")
+    trainer = in_transformers([there], tmp_path / "there")
+    model, _ = in_hookline([here], tmp_path / "here")
+    assert same(weights(model), weights(trainer.model))
     rows = []
     for folder in ("there", "here/transformers"):
         lines = [json.loads(line) for line in (tmp_path / folder / "losses.jsonl").read_text().splitlines()]

@@ -184,7 +184,9 @@ def _named(callback: Callback, names: Sequence[str | type], callbacks: Sequence[
     found: list[Callback] = []
     for name in names:
         if isinstance(name, type):
-            found += [other for other in callbacks if isinstance(other, name) and type(other) is not type(callback)]
+            # Two callbacks of one class would otherwise wait for each other.
+            alike = type(callback) if isinstance(callback, name) else None
+            found += [other for other in callbacks if isinstance(other, name) and type(other) is not alike]
             continue
         hits = [other for other in callbacks if name in names_of(other)]
         if not hits:

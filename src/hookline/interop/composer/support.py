@@ -18,6 +18,7 @@ RUNS: Final = {
     "RuntimeEstimator": "",
     "SystemMetricsMonitor": "`cpu_percentage` is logged as `train/cpu_percentage`, and in evaluations as `val/…`",
     "ActivationMonitor": "",
+    "ExportForInferenceCallback": "TorchScript of a model that is not a `ComposerModel` is traced with `sample_input`",
     "ImageVisualizer": "the masks of a segmentation are images of their own",
     "NaNMonitor": "",
     "MemoryMonitor": _NO_GPU,
@@ -28,7 +29,6 @@ RUNS: Final = {
 
 LIMITED: Final = {
     "FreeOutputs": "callbacks of Composer see no outputs after the loss; Hookline frees them with the next batch",
-    "ExportForInferenceCallback": "TorchScript of a plain model needs `sample_input`, and is traced",
 }
 """Callbacks that run with a limit."""
 

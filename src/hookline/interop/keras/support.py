@@ -13,6 +13,7 @@ NEEDS: Final = "`KERAS_BACKEND=torch`, set before the first import of Keras"
 THIRD_PARTY: Final = {
     "tqdm 4.70": ("TqdmCallback",),
     "livelossplot 0.6": ("PlotLossesCallback",),
+    "keras-tuner 1.4": ("SaveBestEpoch",),
     "optuna-integration 5.0": ("KerasPruningCallback",),
 }
 """Callbacks of other packages that the tests run."""
