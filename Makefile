@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-rest test-all test-durations coverage mutants facts chaos interop check docs site images bench dist matrix clean
+.PHONY: help demo test test-rest test-all test-durations coverage mutants facts chaos interop check docs site tutorials images bench dist matrix clean
 
 # Processes steal work from one another, so that none waits at the end. The tests of other tiers often wait for child
 # processes: more of them run at once than there are cores.
@@ -73,6 +73,9 @@ docs: $(VENV)/.installed-check ## write the generated docs
 site: $(VENV)/.installed-site ## build the documentation site into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -q $(ARGS)
 	@echo "build/site/index.html"
+
+tutorials: $(VENV)/.installed-test ## run the tutorials that were changed, write their pages and notebooks
+	OMP_NUM_THREADS=1 $(BIN)/python docs/tutorials/make_tutorials.py $(ARGS)
 
 images: $(VENV)/.installed-test ## draw the images of the README and of the concepts (needs Chromium)
 	$(BIN)/python docs/images/make_drawings.py

@@ -2,7 +2,7 @@
 
 The ``python`` blocks of a page run in order, in one namespace and in a folder of their own; ``page_code.py`` says which
 words take a block out. A block marked ``text output`` is what the block before it must print, without the lines of the
-progress bar.
+progress bar. The tutorials have their own tests, in ``test_tutorials.py``.
 
 ``python tests/docs/test_pages.py`` writes the table of hooks into ``docs/coming-from.md``.
 """
@@ -43,7 +43,7 @@ TABLE = re.compile(r"(?<=<!-- table of hooks -->\n)[\s\S]*(?=<!-- end of the tab
 COMING_FROM = ROOT / "docs" / "coming-from.md"
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", [name for name in PAGES if not name.startswith("docs/tutorials/")])
 def test_page_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name.startswith("docs/interop/") and PAGES[name].stem != "README":
         pytest.importorskip(PAGES[name].stem.replace("-", "_"), reason="`make interop` runs this page")

@@ -107,15 +107,14 @@ def site_config(config: str, docs: Path) -> str:
         config: Current content of the file. The lines between the comments of a folder are replaced.
         docs: The folder of the pages.
     """
+    tutorials = re.findall(r"\]\((\w+)\.md\)", (docs / "tutorials" / "README.md").read_text())
+    first = ["README", *GROUPS, *tutorials]  # The table of the tutorials is in the order in which to read them.
     for folder, indent in (("tutorials", 6), ("interop", 6), ("api", 10), ("decisions", 10)):
-        first = ["README", *GROUPS]
         pages = sorted(
             (docs / folder).glob("*.md"),
             key=lambda page: (first.index(page.stem) if page.stem in first else len(first), page.stem),
         )
         lines = [f"{' ' * indent}- {page.relative_to(docs)}" for page in pages]
-        if folder == "tutorials" and pages:  # An entry without pages would be an error.
-            lines.insert(0, "  - Tutorials:")
         config = _filled(config, folder, lines)
     rows = callback_rows()
     lines = []
