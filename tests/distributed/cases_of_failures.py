@@ -495,8 +495,8 @@ def stopped(places: list[str], own_loop: bool = False) -> list[dict[str, Any]]:
     return [train(place, "stop", at=0 if place in BEFORE_STEPS else 2, own_loop=own_loop) for place in places]
 
 
-def twice(folder: str, rank: int = 1) -> None:
-    """SIGTERM, and some time later SIGTERM again, while the first waits for the end of the step."""
+def twice(folder: str, rank: int = 1, hook: str = "on_train_step_end") -> None:
+    """SIGTERM, and some time later SIGTERM again, while the first waits for the end of the step or for a vote."""
     from hookline.loop.engine import signals
 
     signals.SAME = 0.2
@@ -509,11 +509,12 @@ def twice(folder: str, rank: int = 1) -> None:
 
     loader = [(torch.randn(4, 4), torch.randint(3, (4,))) for _ in range(8)]
     Trainer(
-        callbacks=[hl.LambdaCallback(on_train_step_end=act)],
+        callbacks=[hl.LambdaCallback(name="Culprit", **{hook: act})],
         max_duration="1ep",
+        eval_every="2st",
         folder=folder,
         strategy=strategy_of("ddp"),
-    ).fit(TinyModel(), loader, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    ).fit(TinyModel(), loader, loader[:2], loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
 
 
 def again(folder: str) -> int:

@@ -93,8 +93,9 @@ def test_a_signal_that_torchrun_hands_on_as_well_counts_once(ranks: Any, tmp_pat
     assert [its[0]["checkpoint"] for its in found] == [f"step-{found[0][0]['step']:08d}"] * 2
 
 
-def test_a_second_sigterm_leaves_at_once_and_the_others_do_not_wait(ranks: Any, tmp_path: Path) -> None:
-    zero, one = ranks.run(f"{FILE}:twice", 2, folder=str(tmp_path), limit=LIMIT)
+@pytest.mark.parametrize("hook", ["on_train_step_end", "on_eval_batch_start"])
+def test_a_second_sigterm_leaves_at_once_and_the_others_do_not_wait(ranks: Any, tmp_path: Path, hook: str) -> None:
+    zero, one = ranks.run(f"{FILE}:twice", 2, folder=str(tmp_path), hook=hook, limit=LIMIT)
     assert one.code == 143, one.output
     assert (zero.code, zero.error) == (1, "RankError"), zero.output
     assert "rank 1" in zero.text

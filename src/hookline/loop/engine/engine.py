@@ -582,6 +582,8 @@ class Engine:
         try:
             yield
         except Preempted as preempted:
+            if not self.requests.may_save:
+                raise  # A second signal, on this rank alone: nothing is saved, and the other ranks are not waited for.
             is_saved = preempted.checkpoint is not None
             is_sanity_check = self.state.in_fit and not self.state.is_training and not self.clock.step
             if states is not None and not is_saved:
