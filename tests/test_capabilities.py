@@ -17,6 +17,10 @@ TESTS = Path(__file__).parent
 
 SYSTEM = {
     "fit and predict": "loop/test_task.py::test_the_three_methods",
+    "predictions with targets": "loop/test_predictions.py::test_targets_belong_to_their_predictions_also_if_the_loader_shuffles",
+    "predictions with targets on several ranks": "distributed/test_evaluation_data.py::test_predictions_and_targets_of_several_loaders_are_in_the_loaders_order",
+    "several predict loaders": "loop/test_predictions.py::test_a_dict_and_a_list_of_loaders_give_a_dict_and_a_list",
+    "several predict loaders with PredictionWriter": "loop/test_predictions.py::test_each_loader_is_a_prediction_with_its_name_and_its_file",
     "run.entry_point": "loop/test_task.py::test_each_entry_point_has_its_name_in_every_hook",
     "callbacks for one call": "loop/test_second_fit.py::test_other_loaders_and_callbacks_are_the_same_run",
     "evaluate": "loop/test_metrics.py::test_evaluate_gives_the_metrics_of_this_evaluation_only",

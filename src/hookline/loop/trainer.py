@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from hookline.checkpoint.request import Resume
 from hookline.distributed.strategy import Strategy, StrategyName
@@ -229,23 +230,34 @@ class Trainer:
         model: nn.Module,
         loader: Any,
         *,
+        targets: bool = False,
         callbacks: Iterable[object] = (),
     ) -> Any:
         """Return the predictions of the model in the loader's order.
 
         Args:
             model: A model or a ``Task``.
-            loader: Loader of the batches.
+            loader: Loader of the batches, or a dict or list of loaders.
+            targets: Return a tuple of the predictions and the targets, in the same order.
             callbacks: Callbacks for this call only, in addition to those of the trainer.
 
         Returns:
-            One tensor, or one dict or tuple of tensors, if the shapes allow it. Otherwise a list of batches.
+            One tensor, or one dict or tuple of tensors, if the shapes allow it. Otherwise a list of batches. For a dict
+            or a list of loaders, a dict or a list of these.
         """
         loop = self._prepare("predict", model, None, None, None, None)
         _need(loop.engine.state.task, "predict_batch", "predict")
         loader = foreign_loaders(loader, "predict", loop.engine.state.task).get("predict", loader)
+        several = type(loader) in (list, tuple) and all(isinstance(item, DataLoader) for item in loader)
+        if several:
+            loader = {str(index): item for index, item in enumerate(loader)}
+        engine = loop.engine
         with _with(loop, callbacks):
-            return loop.engine.tasks.predict(loop.predict_batches(loader))
+            found = {}
+            for name, one in engine.prediction_loaders(loader).items():
+                engine.begin_call("predict_batches")
+                found[name] = engine.tasks.predict(engine.predict(one, name), targets=targets)
+        return list(found.values()) if several else found.get(None, found)
 
     def explain(self, model: nn.Module | None = None) -> str:
         """Return the hooks of each event in their order, with the reasons for the order.

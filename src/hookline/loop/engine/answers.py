@@ -63,7 +63,7 @@ class LoopAnswers:
 
         return dict(self._keep(("evaluate", stage), loaders, compute))
 
-    def predict(self, what: Any) -> Any:
+    def predict(self, what: Any, *, targets: bool) -> Any:
         engine = self._engine
         self._need("predict_batch", "run.predict")
         loaders, _ = self._loaders(what)
@@ -71,12 +71,14 @@ class LoopAnswers:
         def compute() -> Any:
             refuse_if_guarded("run.predict()")
             found = {
-                name: engine.tasks.predict(engine.evaluator.predict(loader, Audience.ANSWER))
+                name: engine.tasks.predict(
+                    engine.evaluator.predict(loader, Audience.ANSWER, name=name), targets=targets
+                )
                 for name, loader in loaders.items()
             }
             return found.get(None, found)
 
-        return self._keep(("predict",), loaders, compute)
+        return self._keep(("predict", *(["targets"] if targets else [])), loaders, compute)
 
     def trial(self) -> AbstractContextManager[Trial]:
         return trial(self._engine)
@@ -339,7 +341,7 @@ class LoopAnswers:
             raise SetupError(f"{where}: training is over. Pass the loader to the next fit(…).")
         if not in_fit and engine.clock.is_evaluating:
             raise SetupError(f"{where}: no evaluation follows this one. Replace the loader in on_setup.")
-        if stage in ("train", "predict"):
+        if stage == "train":
             check_loader(loader, LOADERS[stage])
         else:
             named_loaders(loader, stage)

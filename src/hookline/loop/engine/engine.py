@@ -541,16 +541,20 @@ class Engine:
         self._evaluated(stage, outcome.is_left)
         return outcome.metrics
 
-    def predict(self, loader: Any) -> Generator[Any, None, None]:
-        """Give the batches of a prediction."""
-        loader = self.data.loader_of("predict", loader)
-        check_loader(loader, "predict")
-        self.state.loaders["predict"] = loader
-        return self.handles.track(self._predict(loader))
+    def prediction_loaders(self, given: Any) -> dict[str | None, Any]:
+        """Show the loaders of a prediction as ``run.loaders["predict"]``, and return them by name."""
+        loaders = self.data.loader_of("predict", given)
+        named = named_loaders(loaders, "predict")
+        self.state.loaders["predict"] = loaders
+        return named
 
-    def _predict(self, loader: Any) -> Generator[Any, None, None]:
+    def predict(self, loader: Any, name: str | None = None) -> Generator[Any, None, None]:
+        """Give the batches of a prediction."""
+        return self.handles.track(self._predict(loader, name))
+
+    def _predict(self, loader: Any, name: str | None) -> Generator[Any, None, None]:
         with self._saved_if_preempted("predict", None):
-            yield from self.evaluator.predict(loader)
+            yield from self.evaluator.predict(loader, name=name)
 
     def _evaluated(self, stage: str, is_left: bool) -> None:
         if stage == "val" and self.state.in_fit:
