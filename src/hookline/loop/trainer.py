@@ -16,6 +16,7 @@ from hookline.distributed.strategy import Strategy, StrategyName
 from hookline.errors import ArgumentError, SetupError, StopTraining
 from hookline.events import check_callbacks
 from hookline.loop.data.loaders import check_loader, named_loaders
+from hookline.loop.evaluation.eval_loader import without_intervals
 from hookline.loop.evaluation.tasks import Returning
 from hookline.loop.keywords import checked, later
 from hookline.loop.loop import Loop
@@ -299,12 +300,13 @@ class Trainer:
         if given := foreign_loaders(train, entry, state.task):
             train, val = given["train"], given.get("val") if val is None else val
         check_loader(train, "training")
-        vals = {} if val is None else named_loaders(val, "val")
+        shown = without_intervals(val, "val")[0]
+        vals = {} if val is None else named_loaders(shown, "val")
         tests = {} if test is None else named_loaders(test, "test")
         if vals or tests:
             _need(state.task, "eval_batch", "evaluation")
         state.loaders.clear()  # An earlier fit may have left loaders.
-        state.loaders.update({"train": train} | ({"val": val} if vals else {}) | ({"test": test} if tests else {}))
+        state.loaders.update({"train": train} | ({"val": shown} if vals else {}) | ({"test": test} if tests else {}))
         engine.requests.allow_evaluation(bool(vals))
         engine.edge.evaluate_with((lambda: engine.tasks.evaluate(loop.eval_batches(val))) if vals else None)
         with _with(loop, callbacks):
@@ -329,7 +331,7 @@ class Trainer:
         engine = loop.engine
         _need(engine.state.task, "eval_batch", entry)
         loaders = foreign_loaders(loaders, entry, engine.state.task).get(stage, loaders)
-        engine.state.loaders[stage] = loaders
+        engine.state.loaders[stage] = without_intervals(loaders, stage)[0]
         with _with(loop, callbacks):
             batches = Returning(loop.eval_batches(loaders, stage))
             engine.tasks.evaluate(batches)

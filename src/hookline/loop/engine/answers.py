@@ -18,6 +18,7 @@ from hookline.loop.data.batches import is_one_shot
 from hookline.loop.data.loaders import LOADERS, check_loader, named_loaders
 from hookline.loop.engine.edge import EpochPhase
 from hookline.loop.engine.trial import trial
+from hookline.loop.evaluation.eval_loader import without_intervals
 from hookline.loop.evaluation.tasks import Returning
 from hookline.progress import Duration
 from hookline.run import Ending, EvalShard, Trial
@@ -344,7 +345,7 @@ class LoopAnswers:
         if stage == "train":
             check_loader(loader, LOADERS[stage])
         else:
-            named_loaders(loader, stage)
+            named_loaders(without_intervals(loader, stage)[0], stage)
         engine.data.replace_loader(stage, loader)
 
     def _keep(self, asked: tuple[str, ...], loaders: dict[str | None, Any], compute: Any) -> Any:

@@ -25,6 +25,7 @@ from hookline.loop.engine.signals import Signals
 from hookline.loop.engine.steps import Steps
 from hookline.loop.engine.training import Training
 from hookline.loop.engine.window import AccumulationWindow
+from hookline.loop.evaluation.eval_loader import without_intervals
 from hookline.loop.evaluation.evaluate import Evaluator, Outcome
 from hookline.loop.evaluation.handles import Handles, batches_twice
 from hookline.loop.evaluation.sanity import sanity_check
@@ -526,18 +527,25 @@ class Engine:
 
     def evaluate(self, loaders: Any, stage: str = "val") -> Generator[Any, None, dict[str, Any]]:
         """Give the batches of an evaluation, which is made up after a resume if a signal leaves it."""
-        loaders = self.data.loader_of(stage, loaders)
+        loaders, intervals = without_intervals(self.data.loader_of(stage, loaders), stage)
         named = named_loaders(loaders, stage)
         self.state.loaders[stage] = loaders
+        if intervals:
+            self.agenda.loaders.set_intervals(intervals, self.state.max_duration)
+            self.line.expect(f"{stage}/{name}/*" for name in intervals)
         return self.handles.track(self._evaluate(named, stage))
 
     def _evaluate(self, loaders: dict[str | None, Any], stage: str) -> Generator[Any, None, dict[str, Any]]:
         states, was_interrupted = self.saver.states_before_evaluation(), self.requests.is_interrupted
+        if stage == "val" and self.state.is_training and not self.edge.is_over:
+            loaders = {name: loaders[name] for name in self.agenda.loaders.due(loaders, self.clock)}
         with self._saved_if_preempted(stage, states):
             outcome: Outcome = yield from self.evaluator.evaluate(loaders, stage)
         if outcome.is_left and self.requests.is_interrupted and not was_interrupted and states is not None:
             self.saver.as_before_evaluation(states)  # As after another signal.
             self.saver.interrupted(pending_eval=stage == "val")
+        if not outcome.is_left:
+            self.agenda.loaders.evaluated(loaders, self.clock)
         self._evaluated(stage, outcome.is_left)
         return outcome.metrics
 
