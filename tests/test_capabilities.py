@@ -17,6 +17,12 @@ TESTS = Path(__file__).parent
 
 SYSTEM = {
     "fit and predict": "loop/test_task.py::test_the_three_methods",
+    "predictions with targets": "loop/test_predictions.py::test_targets_belong_to_their_predictions_also_if_the_loader_shuffles",
+    "predictions with targets on several ranks": "distributed/test_evaluation_data.py::test_predictions_and_targets_of_several_loaders_are_in_the_loaders_order",
+    "several predict loaders": "loop/test_predictions.py::test_a_dict_and_a_list_of_loaders_give_a_dict_and_a_list",
+    "several predict loaders with PredictionWriter": "loop/test_predictions.py::test_each_loader_is_a_prediction_with_its_name_and_its_file",
+    "evaluation loaders with their own interval": "loop/test_eval_loader.py::test_it_takes_part_at_its_own_interval_and_at_the_end",
+    "metrics that are not measured each time": "loop/test_eval_loader.py::test_callbacks_and_schedulers_wait_for_its_metric",
     "run.entry_point": "loop/test_task.py::test_each_entry_point_has_its_name_in_every_hook",
     "callbacks for one call": "loop/test_second_fit.py::test_other_loaders_and_callbacks_are_the_same_run",
     "evaluate": "loop/test_metrics.py::test_evaluate_gives_the_metrics_of_this_evaluation_only",
@@ -230,6 +236,7 @@ CALLBACKS = {
     "OOMReport": "callbacks/debug/test_oom_report.py::test_the_report_says_where_it_was_and_why",
     "GarbageCollector": "callbacks/debug/test_garbage_collector.py::test_in_training_only_the_chosen_steps_collect",
     "LimitBatches": "callbacks/debug/test_limit_batches.py::test_each_stage_takes_so_many_batches_and_they_are_the_first",
+    "LimitBatches(final=False)": "loop/test_eval_loader.py::test_the_final_evaluation_can_be_without_the_limit",
     "OverfitBatches": "callbacks/debug/test_overfit_batches.py::test_each_epoch_has_the_batches_that_a_plain_run_begins_with",
     "DryRun": "callbacks/debug/test_dry_run.py::test_every_stage_has_so_many_batches_in_one_epoch",
     "LambdaCallback": "callbacks/debug/test_lambda_callback.py::test_each_function_is_called_with_run_at_its_event",

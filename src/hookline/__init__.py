@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hookline.distributed.fsdp import FSDP
     from hookline.errors import HooklineError, HooklineWarning, Preempted, StopTraining
     from hookline.events import Callback, Event, on
-    from hookline.loop import Loop, Result, Scheduler, SupervisedTask, Task
+    from hookline.loop import EvalLoader, Loop, Result, Scheduler, SupervisedTask, Task
     from hookline.presets import Trainer, evaluate, fit, predict, test, train
     from hookline.progress import Clock, Duration
     from hookline.records.finding import Finding
@@ -34,6 +34,7 @@ __all__ = [
     "Callback",
     "Clock",
     "Duration",
+    "EvalLoader",
     "Event",
     "Finding",
     "History",
@@ -90,7 +91,7 @@ _HOMES: dict[str, Sequence[str]] = {
     "hookline.distributed.fsdp": ("FSDP",),
     "hookline.errors": ("HooklineError", "HooklineWarning", "Preempted", "StopTraining"),
     "hookline.events": ("Callback", "Event", "on"),
-    "hookline.loop": ("Loop", "Result", "Scheduler", "SupervisedTask", "Task"),
+    "hookline.loop": ("EvalLoader", "Loop", "Result", "Scheduler", "SupervisedTask", "Task"),
     "hookline.presets": ("Trainer", "evaluate", "fit", "predict", "test", "train"),
     "hookline.progress": ("Clock", "Duration"),
     "hookline.replaying": ("Replay", "replay"),

@@ -327,6 +327,7 @@ def predict(
     model: nn.Module,
     loader: Any,
     *,
+    targets: bool = False,
     callbacks: Iterable[object] = (),
     progress: bool = True,
     precision: PrecisionName = "fp32",
@@ -343,7 +344,8 @@ def predict(
 
     Args:
         model: A model or a ``Task``.
-        loader: Loader of the batches.
+        loader: Loader of the batches, or a dict or list of loaders.
+        targets: Return a tuple of the predictions and the targets, in the same order.
         callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
         progress: Show a progress bar. ``hl.Trainer`` and the functions have one; ``hookline.loop.Trainer`` has none.
         precision: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
@@ -359,7 +361,8 @@ def predict(
             ``log(dict, step)``.
 
     Returns:
-        One tensor, or one dict or tuple of tensors, if the shapes allow it. Otherwise a list of batches.
+        One tensor, or one dict or tuple of tensors, if the shapes allow it. Otherwise a list of batches. For a dict or
+        a list of loaders, a dict or a list of these.
     """
     trainer = Trainer(callbacks=callbacks, progress=progress, **options_of(locals()))
-    return trainer.predict(model, loader)
+    return trainer.predict(model, loader, targets=targets)

@@ -367,6 +367,14 @@ def predict(kind: str, odd: bool = False, strategy: Any = "auto", **made: Any) -
     return {k: v.tolist() if isinstance(v, Tensor) else v for k, v in found.items()} if odd else found.tolist()
 
 
+def predict_pairs(samples: int) -> Any:
+    """Two loaders, whose samples are numbers with ten times the number as target."""
+    numbers = torch.arange(float(samples)).unsqueeze(1)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(numbers, 10 * numbers), batch_size=2)
+    found = Trainer(folder=False).predict(nn.Identity(), {"a": loader, "b": loader}, targets=True)
+    return {name: [part.flatten().tolist() for part in pair] for name, pair in found.items()}
+
+
 class Unsendable(Seeing):
     def predict_batch(self, run: Any, batch: Tensor) -> Any:
         return object()

@@ -97,6 +97,12 @@ def test_predictions_are_those_of_all_ranks_in_the_loaders_order(ranks: Any) -> 
         assert in_order == [10.0 * i for i in range(10)], kind
 
 
+def test_predictions_and_targets_of_several_loaders_are_in_the_loaders_order(ranks: Any) -> None:
+    found = ranks.values(f"{CASES}:predict_pairs", 2, samples=7)
+    pair = [[float(i) for i in range(7)], [10.0 * i for i in range(7)]]
+    assert found == [{"a": pair, "b": pair}] * 2
+
+
 def test_predictions_of_fewer_batches_than_ranks_and_of_a_sharded_model(ranks: Any) -> None:
     found = ranks.values(f"{CASES}:predict", 3, kind="in order", samples=7, batch=4, strategy="fsdp")
     assert found == [[10.0 * i for i in range(7)]] * 3

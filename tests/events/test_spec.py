@@ -37,7 +37,9 @@ def test_every_field_that_is_not_always_there_is_in_the_table_and_on_run() -> No
 
 def test_the_moments_of_a_field_are_in_the_order_of_a_run() -> None:
     assert moments("stop_reason") == ("interrupt", "preempt", "stop")
-    assert moments("loader_name") == ("eval_loader_start", "eval_batch_start", "eval_batch_end", "eval_loader_end")
+    in_evaluation = ("eval_loader_start", "eval_batch_start", "eval_batch_end", "eval_loader_end")
+    in_prediction = ("predict_start", "predict_batch_start", "predict_batch_end", "predict_end")
+    assert moments("loader_name") == (*in_evaluation, *in_prediction)
     assert moments("no such field") == ()
 
 

@@ -18,7 +18,7 @@ GROUPS = {
         "The entry points, and the values that they take and return.",
         (
             *("Trainer", "fit", "train", "evaluate", "test", "predict", "Result", "Resume", "Task", "SupervisedTask"),
-            *("Scheduler", "Loop", "DDP", "FSDP", "replay", "Replay"),
+            *("Scheduler", "EvalLoader", "Loop", "DDP", "FSDP", "replay", "Replay"),
         ),
     ),
     "hooks": (

@@ -157,6 +157,7 @@ class Line(Generic[View]):
         self.order = Order(())
         self.gradient_order = Order(())
         self.failures: list[Failure] = []
+        self._expected: set[str] = set()
         self.sampler = Sampler()
         self.fast = Table()
         self.timed = Table()
@@ -278,7 +279,12 @@ class Line(Generic[View]):
 
     def written(self) -> set[str]:
         """Return all metrics and resources that callbacks and the task declare in ``writes``."""
-        return {name for member in self.members for name in getattr(member.callback, "writes", ())}
+        found = {name for member in self.members for name in getattr(member.callback, "writes", ())}
+        return found | self._expected
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Declare metrics that the loop logs at some evaluations only."""
+        self._expected.update(names)
 
     # -- dispatch ----------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from hookline.checkpoint.request import Resume
 from hookline.distributed.strategy import Strategy, StrategyName
+from hookline.errors import DataError
 from hookline.events import Member, explain
 from hookline.loop.engine.answers import LoopAnswers
 from hookline.loop.engine.engine import Engine
@@ -207,7 +208,13 @@ class Loop:
             loader: Loader of the batches.
         """
         self.engine.begin_call("predict_batches")
-        return self.engine.predict(loader)
+        named = self.engine.prediction_loaders(loader)
+        if None not in named:
+            raise DataError(
+                f"loop.predict_batches({{{', '.join(map(repr, named))}: …}}): predicts on one loader. Call it once for "
+                f"each."
+            )
+        return self.engine.predict(named[None])
 
     def trial(self) -> AbstractContextManager[Trial]:
         """Return a context manager for training steps that leave no trace.

@@ -9,12 +9,14 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from hookline.checkpoint.request import Resume
 from hookline.distributed.strategy import Strategy, StrategyName
 from hookline.errors import ArgumentError, SetupError, StopTraining
 from hookline.events import check_callbacks
 from hookline.loop.data.loaders import check_loader, named_loaders
+from hookline.loop.evaluation.eval_loader import without_intervals
 from hookline.loop.evaluation.tasks import Returning
 from hookline.loop.keywords import checked, later
 from hookline.loop.loop import Loop
@@ -229,23 +231,34 @@ class Trainer:
         model: nn.Module,
         loader: Any,
         *,
+        targets: bool = False,
         callbacks: Iterable[object] = (),
     ) -> Any:
         """Return the predictions of the model in the loader's order.
 
         Args:
             model: A model or a ``Task``.
-            loader: Loader of the batches.
+            loader: Loader of the batches, or a dict or list of loaders.
+            targets: Return a tuple of the predictions and the targets, in the same order.
             callbacks: Callbacks for this call only, in addition to those of the trainer.
 
         Returns:
-            One tensor, or one dict or tuple of tensors, if the shapes allow it. Otherwise a list of batches.
+            One tensor, or one dict or tuple of tensors, if the shapes allow it. Otherwise a list of batches. For a dict
+            or a list of loaders, a dict or a list of these.
         """
         loop = self._prepare("predict", model, None, None, None, None)
         _need(loop.engine.state.task, "predict_batch", "predict")
         loader = foreign_loaders(loader, "predict", loop.engine.state.task).get("predict", loader)
+        several = type(loader) in (list, tuple) and all(isinstance(item, DataLoader) for item in loader)
+        if several:
+            loader = {str(index): item for index, item in enumerate(loader)}
+        engine = loop.engine
         with _with(loop, callbacks):
-            return loop.engine.tasks.predict(loop.predict_batches(loader))
+            found = {}
+            for name, one in engine.prediction_loaders(loader).items():
+                engine.begin_call("predict_batches")
+                found[name] = engine.tasks.predict(engine.predict(one, name), targets=targets)
+        return list(found.values()) if several else found.get(None, found)
 
     def explain(self, model: nn.Module | None = None) -> str:
         """Return the hooks of each event in their order, with the reasons for the order.
@@ -287,12 +300,13 @@ class Trainer:
         if given := foreign_loaders(train, entry, state.task):
             train, val = given["train"], given.get("val") if val is None else val
         check_loader(train, "training")
-        vals = {} if val is None else named_loaders(val, "val")
+        shown = without_intervals(val, "val")[0]
+        vals = {} if val is None else named_loaders(shown, "val")
         tests = {} if test is None else named_loaders(test, "test")
         if vals or tests:
             _need(state.task, "eval_batch", "evaluation")
         state.loaders.clear()  # An earlier fit may have left loaders.
-        state.loaders.update({"train": train} | ({"val": val} if vals else {}) | ({"test": test} if tests else {}))
+        state.loaders.update({"train": train} | ({"val": shown} if vals else {}) | ({"test": test} if tests else {}))
         engine.requests.allow_evaluation(bool(vals))
         engine.edge.evaluate_with((lambda: engine.tasks.evaluate(loop.eval_batches(val))) if vals else None)
         with _with(loop, callbacks):
@@ -317,7 +331,7 @@ class Trainer:
         engine = loop.engine
         _need(engine.state.task, "eval_batch", entry)
         loaders = foreign_loaders(loaders, entry, engine.state.task).get(stage, loaders)
-        engine.state.loaders[stage] = loaders
+        engine.state.loaders[stage] = without_intervals(loaders, stage)[0]
         with _with(loop, callbacks):
             batches = Returning(loop.eval_batches(loaders, stage))
             engine.tasks.evaluate(batches)

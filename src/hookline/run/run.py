@@ -804,15 +804,16 @@ class Run:
         """
         return self._state.answers.evaluate(what)
 
-    def predict(self, what: Any = "val") -> Any:
+    def predict(self, what: Any = "val", *, targets: bool = False) -> Any:
         """Predict now and return the predictions in the loader's order. The run does not change.
 
         Hookline caches the result until the weights change.
 
         Args:
             what: ``"val"``, ``"test"``, ``"train"``, ``"predict"`` or a loader.
+            targets: Return a tuple of the predictions and the targets, in the same order.
         """
-        return self._state.answers.predict(what)
+        return self._state.answers.predict(what, targets=targets)
 
     def gather(self, value: Any) -> list[Any]:
         """Return the value of each process, by rank. All ranks must call it in the same hook.

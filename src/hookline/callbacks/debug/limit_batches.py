@@ -25,6 +25,7 @@ class LimitBatches(Callback):
         val: Limit of each validation loader. ``None``: all batches.
         test: Limit of each test loader. ``None``: all batches.
         predict: Limit of each prediction. ``None``: all batches.
+        final: ``False``: the evaluation at the end of training is not limited.
 
     Raises:
         ArgumentError: If no limit is given, or a limit is out of range.
@@ -51,8 +52,11 @@ class LimitBatches(Callback):
         val: int | float | None = None,
         test: int | float | None = None,
         predict: int | float | None = None,
+        *,
+        final: bool = True,
     ) -> None:
         given = {"train": train, "val": val, "test": test, "predict": predict}
+        self.final = final
         self.limits = {stage: _checked(stage, limit) for stage, limit in given.items() if limit is not None}
         if not self.limits:
             raise ArgumentError("LimitBatches(): no limit is given. Write for example LimitBatches(train=10, val=0.1).")
@@ -68,7 +72,10 @@ class LimitBatches(Callback):
         self._set(run, "train")
 
     def on_eval_loader_start(self, run: Run) -> None:
-        self._set(run, run.stage, run.loader_name)
+        if not self.final and run.stage == "val" and run.is_training_run and run.ending is not None:
+            run.limit_batches("val", None)
+        else:
+            self._set(run, run.stage, run.loader_name)
 
     def on_predict_start(self, run: Run) -> None:
         self._set(run, "predict")

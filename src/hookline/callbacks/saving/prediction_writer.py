@@ -46,7 +46,8 @@ class PredictionWriter(Callback):
             columns.
         suffix: Suffix of the files. ``None``: that of the format, or none for a function.
         stages: One or more of ``"predict"``, ``"val"`` and ``"test"``. An evaluation writes ``run.outputs`` to
-            ``val-step-00000500.parquet``, or to ``val-<name>-step-…`` for a named loader.
+            ``val-step-00000500.parquet``. A named loader has its name in it: ``predict-<name>.parquet``,
+            ``val-<name>-step-…``.
         columns: Function of ``run`` that returns the columns: ``lambda run: {"label": run.outputs.argmax(1)}``.
             ``None``: a tensor becomes ``prediction``, a dict its keys, a tuple ``prediction.0``, ``prediction.1``, ….
         index: Function of ``run`` that returns the index of each sample. ``None``: the position in the loader's order.
@@ -127,7 +128,8 @@ class PredictionWriter(Callback):
 
     def on_predict_start(self, run: Run) -> None:
         if "predict" in self.stages:
-            self._begin(run, "predict", run.loaders.get("predict"))
+            check_names(run, ("predict",), "PredictionWriter")  # A dict of loaders is known only now.
+            self._begin(run, file_name("predict", run.loader_name), _loader(run))
 
     def on_predict_batch_end(self, run: Run) -> None:
         if "predict" in self.stages:
@@ -269,6 +271,6 @@ def _outputs(run: Run) -> Any:
 
 
 def _loader(run: Run) -> Any:
-    """Return the current loader of an evaluation."""
+    """Return the current loader of an evaluation or a prediction."""
     loaders = run.loaders.get(run.stage)
     return loaders.get(run.loader_name) if isinstance(loaders, Mapping) else loaders

@@ -71,6 +71,11 @@ class IntervalMonitor(Callback):
             self.report(run)
 
 
+def stage_name(run: Run) -> str:
+    """Return the stage, in a prediction with the name of its loader."""
+    return f"{run.stage}/{run.loader_name}" if run.stage == "predict" and run.loader_name else run.stage
+
+
 def named_for_stage(values: Mapping[str, Any], stage: str) -> dict[str, Any]:
     """Return the values of an evaluation or a prediction, with the stage after the first slash of each name.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hookline.callbacks.watch._interval import IntervalMonitor, named_for_stage
+from hookline.callbacks.watch._interval import IntervalMonitor, named_for_stage, stage_name
 from hookline.errors import SetupError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class DeviceMonitor(IntervalMonitor):
     def _report_stage(self, run: Run) -> None:
         """Log the values of an evaluation or a prediction."""
         if values := self._values(run, self._before_eval, self._count()):
-            run.log(named_for_stage(values, run.stage), reduce="last")
+            run.log(named_for_stage(values, stage_name(run)), reduce="last")
 
     def _values(self, run: Run, before: Counters, now: Counters) -> dict[str, float]:
         """Return the load between two readings of the counters, and the current values."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hookline.callbacks._memory import sizes_in
-from hookline.callbacks.watch._interval import IntervalMonitor, named_for_stage
+from hookline.callbacks.watch._interval import IntervalMonitor, named_for_stage, stage_name
 
 if TYPE_CHECKING:
     from hookline.run import Run
@@ -60,10 +60,10 @@ class MemoryMonitor(IntervalMonitor):
         run.log(self._values(run), reduce="max")
 
     def on_eval_end(self, run: Run) -> None:
-        run.log(named_for_stage(self._values(run), run.stage), reduce="max")
+        run.log(named_for_stage(self._values(run), stage_name(run)), reduce="max")
 
     def on_predict_end(self, run: Run) -> None:
-        run.log(named_for_stage(self._values(run), run.stage), reduce="max")
+        run.log(named_for_stage(self._values(run), stage_name(run)), reduce="max")
 
     def _values(self, run: Run) -> dict[str, float]:
         """Return the memory now."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
-from hookline.callbacks.watch._interval import Aside, IntervalMonitor
+from hookline.callbacks.watch._interval import Aside, IntervalMonitor, stage_name
 from hookline.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class SpeedMonitor(IntervalMonitor):
 
     def _report_stage(self, run: Run) -> None:
         """Log the speed of an evaluation or a prediction."""
-        clock, stage = run.clock.eval, run.stage
+        clock, stage = run.clock.eval, stage_name(run)
         seconds = clock.seconds
         if seconds <= 0:
             return

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hookline.events.cost import Sampler
+from hookline.loop.evaluation.eval_loader import LoaderSchedules
 from hookline.loop.metrics.series import FOLD
 from hookline.loop.saving.slots import SaveSchedule
 from hookline.progress import Clock, Duration, Schedule
@@ -38,6 +39,7 @@ class Agenda:
         "_sampler",
         "_steps",
         "is_duration_reached",
+        "loaders",
         "max_duration",
         "sampling",
         "saves",
@@ -61,6 +63,8 @@ class Agenda:
         self._ended = 0.0  # When the last log interval ended, in the unit of `log_every`.
         self.saves: list[SaveSchedule] = []
         """The schedules of the checkpoints, and the end of a replay."""
+        self.loaders = LoaderSchedules()
+        """When evaluation loaders with their own interval are used."""
         self.max_duration = max_duration
         self._steps: tuple[int, ...] = ()
         self._due: float = 0
@@ -172,13 +176,14 @@ class Agenda:
 
     def state_dict(self) -> dict[str, Any]:
         schedules = {name: s and s.state_dict() for name, s in (("logs", self._logs), ("evals", self._evals))}
-        return {**schedules, "ended": self._ended}
+        return {**schedules, "ended": self._ended, "loaders": self.loaders.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue at the step of the clock, with the last call of each schedule."""
         for name, schedule in (("logs", self._logs), ("evals", self._evals)):
             if schedule is not None and state[name] is not None:
                 schedule.load_state_dict(state[name])
+        self.loaders.load_state_dict(state.get("loaders", {}))  # Older checkpoints lack it.
         logs, then = self._logs, state["logs"]
         if logs is not None:
             # If `log_every` had another unit, the start of the interval is not known. It then starts now.
@@ -201,6 +206,7 @@ class Agenda:
             if schedule is not None and schedule.every.unit == "st" and then[name] is not None:
                 schedule.load_state_dict(then[name])
                 self._ended = then.get("ended", 0) if name == "logs" else self._ended
+        self.loaders.went_back(then["loaders"])
         for save in self.saves:
             if save.every is None or save.every.unit == "st":
                 save.fired(self._clock)

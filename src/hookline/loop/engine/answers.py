@@ -18,6 +18,7 @@ from hookline.loop.data.batches import is_one_shot
 from hookline.loop.data.loaders import LOADERS, check_loader, named_loaders
 from hookline.loop.engine.edge import EpochPhase
 from hookline.loop.engine.trial import trial
+from hookline.loop.evaluation.eval_loader import without_intervals
 from hookline.loop.evaluation.tasks import Returning
 from hookline.progress import Duration
 from hookline.run import Ending, EvalShard, Trial
@@ -63,7 +64,7 @@ class LoopAnswers:
 
         return dict(self._keep(("evaluate", stage), loaders, compute))
 
-    def predict(self, what: Any) -> Any:
+    def predict(self, what: Any, *, targets: bool) -> Any:
         engine = self._engine
         self._need("predict_batch", "run.predict")
         loaders, _ = self._loaders(what)
@@ -71,12 +72,14 @@ class LoopAnswers:
         def compute() -> Any:
             refuse_if_guarded("run.predict()")
             found = {
-                name: engine.tasks.predict(engine.evaluator.predict(loader, Audience.ANSWER))
+                name: engine.tasks.predict(
+                    engine.evaluator.predict(loader, Audience.ANSWER, name=name), targets=targets
+                )
                 for name, loader in loaders.items()
             }
             return found.get(None, found)
 
-        return self._keep(("predict",), loaders, compute)
+        return self._keep(("predict", *(["targets"] if targets else [])), loaders, compute)
 
     def trial(self) -> AbstractContextManager[Trial]:
         return trial(self._engine)
@@ -339,10 +342,10 @@ class LoopAnswers:
             raise SetupError(f"{where}: training is over. Pass the loader to the next fit(…).")
         if not in_fit and engine.clock.is_evaluating:
             raise SetupError(f"{where}: no evaluation follows this one. Replace the loader in on_setup.")
-        if stage in ("train", "predict"):
+        if stage == "train":
             check_loader(loader, LOADERS[stage])
         else:
-            named_loaders(loader, stage)
+            named_loaders(without_intervals(loader, stage)[0], stage)
         engine.data.replace_loader(stage, loader)
 
     def _keep(self, asked: tuple[str, ...], loaders: dict[str | None, Any], compute: Any) -> Any:

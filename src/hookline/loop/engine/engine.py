@@ -25,6 +25,7 @@ from hookline.loop.engine.signals import Signals
 from hookline.loop.engine.steps import Steps
 from hookline.loop.engine.training import Training
 from hookline.loop.engine.window import AccumulationWindow
+from hookline.loop.evaluation.eval_loader import without_intervals
 from hookline.loop.evaluation.evaluate import Evaluator, Outcome
 from hookline.loop.evaluation.handles import Handles, batches_twice
 from hookline.loop.evaluation.sanity import sanity_check
@@ -526,31 +527,42 @@ class Engine:
 
     def evaluate(self, loaders: Any, stage: str = "val") -> Generator[Any, None, dict[str, Any]]:
         """Give the batches of an evaluation, which is made up after a resume if a signal leaves it."""
-        loaders = self.data.loader_of(stage, loaders)
+        loaders, intervals = without_intervals(self.data.loader_of(stage, loaders), stage)
         named = named_loaders(loaders, stage)
         self.state.loaders[stage] = loaders
+        if intervals:
+            self.agenda.loaders.set_intervals(intervals, self.state.max_duration)
+            self.line.expect(f"{stage}/{name}/*" for name in intervals)
         return self.handles.track(self._evaluate(named, stage))
 
     def _evaluate(self, loaders: dict[str | None, Any], stage: str) -> Generator[Any, None, dict[str, Any]]:
         states, was_interrupted = self.saver.states_before_evaluation(), self.requests.is_interrupted
+        if stage == "val" and self.state.is_training and not self.edge.is_over:
+            loaders = {name: loaders[name] for name in self.agenda.loaders.due(loaders, self.clock)}
         with self._saved_if_preempted(stage, states):
             outcome: Outcome = yield from self.evaluator.evaluate(loaders, stage)
         if outcome.is_left and self.requests.is_interrupted and not was_interrupted and states is not None:
             self.saver.as_before_evaluation(states)  # As after another signal.
             self.saver.interrupted(pending_eval=stage == "val")
+        if not outcome.is_left:
+            self.agenda.loaders.evaluated(loaders, self.clock)
         self._evaluated(stage, outcome.is_left)
         return outcome.metrics
 
-    def predict(self, loader: Any) -> Generator[Any, None, None]:
-        """Give the batches of a prediction."""
-        loader = self.data.loader_of("predict", loader)
-        check_loader(loader, "predict")
-        self.state.loaders["predict"] = loader
-        return self.handles.track(self._predict(loader))
+    def prediction_loaders(self, given: Any) -> dict[str | None, Any]:
+        """Show the loaders of a prediction as ``run.loaders["predict"]``, and return them by name."""
+        loaders = self.data.loader_of("predict", given)
+        named = named_loaders(loaders, "predict")
+        self.state.loaders["predict"] = loaders
+        return named
 
-    def _predict(self, loader: Any) -> Generator[Any, None, None]:
+    def predict(self, loader: Any, name: str | None = None) -> Generator[Any, None, None]:
+        """Give the batches of a prediction."""
+        return self.handles.track(self._predict(loader, name))
+
+    def _predict(self, loader: Any, name: str | None) -> Generator[Any, None, None]:
         with self._saved_if_preempted("predict", None):
-            yield from self.evaluator.predict(loader)
+            yield from self.evaluator.predict(loader, name=name)
 
     def _evaluated(self, stage: str, is_left: bool) -> None:
         if stage == "val" and self.state.in_fit:

@@ -128,9 +128,11 @@ class Evaluator:
         """
         return self._run(EVALUATION, loaders, stage, audience, limit)
 
-    def predict(self, loader: Any, audience: Audience = Audience.ALL) -> Generator[Any, None, Outcome]:
+    def predict(
+        self, loader: Any, audience: Audience = Audience.ALL, *, name: str | None = None
+    ) -> Generator[Any, None, Outcome]:
         """Give the batches of one prediction, and return how it has ended."""
-        return self._run(PREDICTION, {None: loader}, "predict", audience, None)
+        return self._run(PREDICTION, {name: loader}, "predict", audience, None)
 
     def _run(
         self, kind: Kind, loaders: dict[str | None, Any], stage: str, audience: Audience, limit: int | None
@@ -145,6 +147,8 @@ class Evaluator:
                 self._data.check_replaced(stage, self._world)
             depth = book.open_layer(None if is_heard else state.module)
             try:
+                if kind is PREDICTION:
+                    state.show_loader(next(iter(loaders)))
                 if is_heard:
                     scopes.enter(getattr(line.hooks, kind.scope))
                 state.module.eval()
@@ -152,7 +156,7 @@ class Evaluator:
                 if kind is EVALUATION:
                     left = yield from self._loaders(loaders, limit)
                 else:
-                    yield from self._batches(kind, loaders[None], limit)
+                    yield from self._batches(kind, next(iter(loaders.values())), limit)
                 if not left:
                     line.emit(getattr(line.hooks, kind.end))
                 if is_heard:
@@ -201,12 +205,12 @@ class Evaluator:
             self._clock.eval.continue_from(clock)
             book.attach_layer(layer)
             self._world.leave_body()
+            state.show_loader(name)
             if kind is PREDICTION:
                 book.agree()
                 book.drop_layers(book.depth - 1)
                 line.emit(line.hooks.predict_end)
                 return
-            state.show_loader(name)
             left = book.agree(left=requests.leave_evaluation)
             if not left:
                 line.emit(line.hooks.eval_loader_end)

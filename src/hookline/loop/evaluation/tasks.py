@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from hookline.errors import StopTraining, add_place
+from hookline.errors import DataError, StopTraining, add_place, kind_of
 from hookline.loop.evaluation.evaluate import Evaluator
 from hookline.loop.metrics.book import MetricBook
 from hookline.loop.tasks.loss_weights import LossWeights
@@ -17,6 +17,7 @@ from hookline.loop.tasks.supervised import title_of
 from hookline.loop.world.leaving import stop_in_batch
 from hookline.loop.world.world import World
 from hookline.run import Run, RunState
+from hookline.run.targets import TARGET_KEYS, find_target
 
 
 class Batches(Protocol):
@@ -76,11 +77,16 @@ class TaskRunner:
         if found is not None:
             self._book.log_loss(found, state.samples if weight is None else weight)
 
-    def predict(self, batches: Batches) -> Any:
+    def predict(self, batches: Batches, *, targets: bool = False) -> Any:
         """Call ``predict_batch`` on every batch.
 
+        Args:
+            batches: The batches.
+            targets: Return the targets of the batches as well.
+
         Returns:
-            The predictions of all ranks in the loader's order, joined if the shapes allow it.
+            The predictions of all ranks in the loader's order, joined if the shapes allow it; with ``targets``, a tuple
+            of predictions and targets.
         """
         state, found = self._state, []
         with self._closed(batches):
@@ -93,7 +99,7 @@ class TaskRunner:
                     self._world.refuse(refused)
                     raise
                 if not self._book.muted:
-                    found.append(_detached(state.outputs))
+                    found.append(_detached((state.outputs, _target_of(batch)) if targets else state.outputs))
         return joined(self._evaluator.all_predictions(found))
 
     @contextmanager
@@ -110,6 +116,17 @@ class TaskRunner:
             raise
         finally:
             batches.close()
+
+
+def _target_of(batch: Any) -> Any:
+    """Return the target of a batch, or raise ``DataError``."""
+    target = find_target(batch)
+    if target is None:
+        raise DataError(
+            f"predict(…, targets=True): a batch that is {kind_of(batch)} has no target. Give batches "
+            f"(inputs, targets), or dicts with one of {', '.join(TARGET_KEYS)}."
+        )
+    return target
 
 
 def joined(batches: list[Any]) -> Any:

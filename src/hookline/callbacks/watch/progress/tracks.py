@@ -269,9 +269,13 @@ class LoaderTrack:
 
     def __init__(self, run: Run, now: float) -> None:
         self._clock: EvalClock = run.clock.eval
-        self._total = total_length(run, run.stage, run.loaders.get(run.stage))
+        loaders = run.loaders.get(run.stage)
         self.began = now
         self.name: str = run.stage
+        if run.stage == "predict":  # Each loader is a prediction.
+            self.start_loader(run)
+            loaders = loaders.get(run.loader_name) if isinstance(loaders, Mapping) else loaders
+        self._total = total_length(run, run.stage, loaders)
 
     def start_loader(self, run: Run) -> None:
         """Set the name of the bar to that of the loader."""
