@@ -50,6 +50,22 @@ def mlp() -> Problem:
     return Problem(make, nn.CrossEntropyLoss(), batches)
 
 
+def wide_mlp() -> Problem:
+    """A 256-1024-1024-10 MLP with Adam on batches of 32: a step takes some milliseconds."""
+
+    def make() -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        layers = [nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)]
+        model = nn.Sequential(*layers)
+        return model, torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    generator = torch.Generator().manual_seed(0)
+    batches = [
+        (torch.randn(32, 256, generator=generator), torch.randint(10, (32,), generator=generator)) for _ in range(16)
+    ]
+    return Problem(make, nn.CrossEntropyLoss(), batches)
+
+
 class NullModel(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -124,7 +124,14 @@ class InTurn(Batches):
     find. Without it a loop that frees its gradients earlier looks slower, because the bare step gains by it.
     """
 
-    def __init__(self, batches: Sequence[Any], steps: int, bare_step: Callable[[], Callable[[Any], None]]) -> None:
+    def __init__(
+        self,
+        batches: Sequence[Any],
+        steps: int,
+        bare_step: Callable[[], Callable[[Any], None]],
+        warm_up: int = WARM_UP,
+    ) -> None:
+        self.warm_up = warm_up
         super().__init__(batches, steps + 1)
         self._steps = steps
         self._bare_step = bare_step
@@ -136,7 +143,7 @@ class InTurn(Batches):
         """What the own step after each of them took more."""
 
     def __iter__(self) -> Iterator[Any]:
-        now, step, start = time.thread_time_ns, self._bare_step(), WARM_UP + self.odd
+        now, step, start = time.thread_time_ns, self._bare_step(), self.warm_up + self.odd
         self.bare, self.added = [], []
         for batch in self._all[:start]:
             step(batch)

@@ -26,6 +26,7 @@ ROOT = HERE.parents[1]
 IMPORTS = {
     "aitoolbox": "aitoolbox.torchtrain.train_loop",
     "composer": "composer.callbacks",
+    "fastai": "fastai.learner",
     "ignite": "ignite.engine",
     "keras": "keras",
     "lightning": "lightning.pytorch, pytorch_lightning",
