@@ -46,7 +46,8 @@ class Trainer:
         strategy: How several processes train together: ``"auto"``, ``"ddp"``, ``"fsdp"``, ``hl.DDP(…)`` or
             ``hl.FSDP(…)``.
         seed: Seed for Python, NumPy and torch. ``None``: Hookline seeds nothing.
-        folder: Folder of the run. ``None``: a new folder under ``runs/``. ``False``: write nothing.
+        folder: Folder of the run, or an address to copy it to. ``None``: a new folder under ``runs/``. ``False``:
+            write nothing.
         resume: ``"auto"``: continue from the newest checkpoint in ``folder``, if there is one. Or the path or
             address of a checkpoint or run.
         name: Name of the run: ``"run"`` or ``"project/run"``.
