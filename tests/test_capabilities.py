@@ -134,6 +134,8 @@ CALLBACKS = {
     "resume without a part": "loop/test_partial_resume.py::test_a_part_that_is_skipped_starts_from_scratch_and_the_others_continue",
     "folder at an address": "loop/test_remote_folder.py::test_a_run_continues_on_another_machine_as_if_it_had_not_been_left",
     "folder at an address, upload failed": "loop/test_remote_folder.py::test_a_run_whose_upload_failed_continues_from_its_local_folder_and_is_uploaded_then",
+    "ckpt of evaluate, test and predict": "loop/test_ckpt.py::test_a_call_uses_the_weights_of_a_checkpoint_and_the_model_keeps_its_own",
+    "ckpt of a finished run": "loop/test_ckpt.py::test_another_process_finds_the_best_of_a_folder",
     "resume from an address": "loop/test_remote.py::test_a_run_resumes_from_an_address_as_from_a_local_path",
     "LoadWeights from an address": "loop/test_remote.py::test_weights_of_a_run_are_downloaded_without_the_rest_of_its_state",
     "damaged checkpoints at an address": "loop/test_remote.py::test_a_damaged_checkpoint_is_skipped_or_named",

@@ -247,6 +247,7 @@ def evaluate(
     loss: Callable[..., Any] | None = None,
     weight: Callable[[Any, Any], Any] | None = None,
     callbacks: Iterable[object] = (),
+    ckpt: str | Path | None = None,
     progress: bool = True,
     precision: PrecisionName = "fp32",
     device: str | torch.device | None = None,
@@ -266,6 +267,7 @@ def evaluate(
         loss: Loss function of a plain model, called with outputs and targets.
         weight: Function of ``(outputs, batch)`` that returns how much the loss of the batch counts in a mean.
         callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
+        ckpt: Use the weights of a checkpoint: ``"best"`` or ``"last"`` of the run in ``folder``, or a path or address.
         progress: Show a progress bar. ``hl.Trainer`` and the functions have one; ``hookline.loop.Trainer`` has none.
         precision: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
         device: Device of the model. ``None``: the accelerator if this machine has one, else the CPU.
@@ -284,7 +286,7 @@ def evaluate(
         The metrics by name.
     """
     trainer = Trainer(callbacks=callbacks, progress=progress, **options_of(locals()))
-    return trainer.evaluate(model, val, loss=loss, weight=weight)
+    return trainer.evaluate(model, val, loss=loss, weight=weight, ckpt=ckpt)
 
 
 @checked
@@ -295,6 +297,7 @@ def test(
     loss: Callable[..., Any] | None = None,
     weight: Callable[[Any, Any], Any] | None = None,
     callbacks: Iterable[object] = (),
+    ckpt: str | Path | None = None,
     progress: bool = True,
     precision: PrecisionName = "fp32",
     device: str | torch.device | None = None,
@@ -314,6 +317,7 @@ def test(
         loss: Loss function of a plain model, called with outputs and targets.
         weight: Function of ``(outputs, batch)`` that returns how much the loss of the batch counts in a mean.
         callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
+        ckpt: Use the weights of a checkpoint: ``"best"`` or ``"last"`` of the run in ``folder``, or a path or address.
         progress: Show a progress bar. ``hl.Trainer`` and the functions have one; ``hookline.loop.Trainer`` has none.
         precision: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
         device: Device of the model. ``None``: the accelerator if this machine has one, else the CPU.
@@ -332,7 +336,7 @@ def test(
         The metrics by name.
     """
     trainer = Trainer(callbacks=callbacks, progress=progress, **options_of(locals()))
-    return trainer.test(model, test, loss=loss, weight=weight)
+    return trainer.test(model, test, loss=loss, weight=weight, ckpt=ckpt)
 
 
 @checked
@@ -341,6 +345,7 @@ def predict(
     loader: Any,
     *,
     callbacks: Iterable[object] = (),
+    ckpt: str | Path | None = None,
     progress: bool = True,
     precision: PrecisionName = "fp32",
     device: str | torch.device | None = None,
@@ -358,6 +363,7 @@ def predict(
         model: A model or a ``Task``.
         loader: Loader of the batches.
         callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
+        ckpt: Use the weights of a checkpoint: ``"best"`` or ``"last"`` of the run in ``folder``, or a path or address.
         progress: Show a progress bar. ``hl.Trainer`` and the functions have one; ``hookline.loop.Trainer`` has none.
         precision: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
         device: Device of the model. ``None``: the accelerator if this machine has one, else the CPU.
@@ -376,4 +382,4 @@ def predict(
         One tensor, or one dict or tuple of tensors, if the shapes allow it. Otherwise a list of batches.
     """
     trainer = Trainer(callbacks=callbacks, progress=progress, **options_of(locals()))
-    return trainer.predict(model, loader)
+    return trainer.predict(model, loader, ckpt=ckpt)

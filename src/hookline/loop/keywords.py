@@ -142,6 +142,8 @@ def _option(key: str) -> str:
 
 def _hint_of_method(verb: str, key: str, value: object, takes: list[str]) -> str:
     """Return the hint for a keyword that a method of the trainer does not take."""
+    if "ckpt" in takes and OPTIONS.get(key) == OPTIONS["ckpt_path"]:
+        return f"write ckpt={value!r}" if isinstance(value, str) else "write ckpt='best'"
     if key in SETTINGS or key in OPTIONS:
         write, dot, more = advice_for(OPTIONS.get(key, f"write {key}=…"), value).partition("; ")
         return f"it is an option of the trainer: {write} in Trainer(…), before .{verb}(…){dot}{more}"

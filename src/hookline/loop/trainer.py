@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from hookline.loop.keywords import checked, later
 from hookline.loop.loop import Loop
 from hookline.loop.record.notices import log_new_run, under_way
 from hookline.loop.result import Result
+from hookline.loop.saving.choosing import check_ckpt, weights_of
 from hookline.loop.settings import InterruptName, PrecisionName, PreflightName, Settings, as_list, options_of
 from hookline.loop.tasks.foreign import foreign_loaders, foreign_task
 from hookline.loop.tasks.supervised import SupervisedTask
@@ -191,6 +192,7 @@ class Trainer:
         loss: Callable[..., Any] | None = None,
         weight: Callable[[Any, Any], Any] | None = None,
         callbacks: Iterable[object] = (),
+        ckpt: str | Path | None = None,
     ) -> dict[str, Any]:
         """Evaluate the model on ``val`` and return the metrics, named ``val/…``.
 
@@ -200,8 +202,9 @@ class Trainer:
             loss: Loss function of a plain model, called with outputs and targets.
             weight: Function of ``(outputs, batch)`` that returns how much the loss of the batch counts in a mean.
             callbacks: Callbacks for this call only, in addition to those of the trainer.
+            ckpt: Use the weights of a checkpoint for this call: ``"best"``, ``"last"``, or a path or address.
         """
-        return self._evaluate("evaluate", "val", model, val, loss, weight, callbacks)
+        return self._evaluate("evaluate", "val", model, val, loss, weight, callbacks, ckpt)
 
     @checked
     def test(
@@ -212,6 +215,7 @@ class Trainer:
         loss: Callable[..., Any] | None = None,
         weight: Callable[[Any, Any], Any] | None = None,
         callbacks: Iterable[object] = (),
+        ckpt: str | Path | None = None,
     ) -> dict[str, Any]:
         """Evaluate the model on ``test`` and return the metrics, named ``test/…``.
 
@@ -221,8 +225,9 @@ class Trainer:
             loss: Loss function of a plain model, called with outputs and targets.
             weight: Function of ``(outputs, batch)`` that returns how much the loss of the batch counts in a mean.
             callbacks: Callbacks for this call only, in addition to those of the trainer.
+            ckpt: Use the weights of a checkpoint for this call: ``"best"``, ``"last"``, or a path or address.
         """
-        return self._evaluate("test", "test", model, test, loss, weight, callbacks)
+        return self._evaluate("test", "test", model, test, loss, weight, callbacks, ckpt)
 
     @checked
     def predict(
@@ -231,6 +236,7 @@ class Trainer:
         loader: Any,
         *,
         callbacks: Iterable[object] = (),
+        ckpt: str | Path | None = None,
     ) -> Any:
         """Return the predictions of the model in the loader's order.
 
@@ -238,14 +244,16 @@ class Trainer:
             model: A model or a ``Task``.
             loader: Loader of the batches.
             callbacks: Callbacks for this call only, in addition to those of the trainer.
+            ckpt: Use the weights of a checkpoint for this call: ``"best"``, ``"last"``, or a path or address.
 
         Returns:
             One tensor, or one dict or tuple of tensors, if the shapes allow it. Otherwise a list of batches.
         """
+        check_ckpt(ckpt, "predict")
         loop = self._prepare("predict", model, None, None, None, None)
         _need(loop.engine.state.task, "predict_batch", "predict")
         loader = foreign_loaders(loader, "predict", loop.engine.state.task).get("predict", loader)
-        with _with(loop, callbacks):
+        with _with(loop, callbacks), self._weights_of(ckpt, loop):
             return loop.engine.tasks.predict(loop.predict_batches(loader))
 
     def explain(self, model: nn.Module | None = None) -> str:
@@ -313,18 +321,27 @@ class Trainer:
         loss: Any,
         weight: Any,
         callbacks: Iterable[object],
+        ckpt: str | Path | None,
     ) -> dict[str, Any]:
+        check_ckpt(ckpt, entry)
         loop = self._prepare(entry, model, loss, weight, None, None)
         engine = loop.engine
         _need(engine.state.task, "eval_batch", entry)
         loaders = foreign_loaders(loaders, entry, engine.state.task).get(stage, loaders)
         engine.state.loaders[stage] = loaders
-        with _with(loop, callbacks):
+        with _with(loop, callbacks), self._weights_of(ckpt, loop):
             batches = Returning(loop.eval_batches(loaders, stage))
             engine.tasks.evaluate(batches)
         if engine.requests.leave_evaluation and not batches.value:
             raise _left_before_end(engine.requests, entry)
         return dict(batches.value)
+
+    def _weights_of(self, ckpt: str | Path | None, loop: Loop) -> AbstractContextManager[None]:
+        """Return a context in which the model has the weights of a checkpoint of the last fit."""
+        if ckpt is None:
+            return nullcontext()
+        engine, last = loop.engine, self._loop or loop
+        return engine.weights.swap(weights_of(ckpt, last.engine.state.folder, engine.state, engine.world.group))
 
     def _prepare(self, entry: str, model: nn.Module, loss: Any, weight: Any, optimizer: Any, scheduler: Any) -> Loop:
         """Return the loop of the last call if it has the same arguments, else a new loop."""
