@@ -57,6 +57,7 @@ PATHS = {
     "tests/loop/test_damaged_state.py::test_any_value_*[[]all]": "slow",
     "tests/loop/test_feed_workers.py::test_a_worker_that_hangs_*": "processes",
     "tests/loop/test_remote.py::*": "trackers",
+    "tests/loop/test_remote_folder.py::*": "trackers",
     "tests/records/test_redact.py::test_a_long_text_*": "slow",
     "tests/report/test_page.py::test_very_many_curves_*": "slow",
     "tests/preflight/*[[]sink_without_a_server]": "trackers",

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from hookline import loop
+from hookline.callbacks.saving import Upload
 from hookline.callbacks.watch import LogFile, ModelSummary, ProgressBar
 from hookline.checkpoint.request import Resume
 from hookline.distributed.strategy import Strategy, StrategyName
@@ -21,6 +22,7 @@ from hookline.loop import Result
 from hookline.loop.keywords import checked, later
 from hookline.loop.settings import InterruptName, PrecisionName, PreflightName, options_of
 from hookline.progress import Duration
+from hookline.run.paths import is_address
 
 
 class Trainer(loop.Trainer):
@@ -43,7 +45,8 @@ class Trainer(loop.Trainer):
         strategy: How several processes train together: ``"auto"``, ``"ddp"``, ``"fsdp"``, ``hl.DDP(…)`` or
             ``hl.FSDP(…)``.
         seed: Seed for Python, NumPy and torch. ``None``: Hookline seeds nothing.
-        folder: Folder of the run. ``None``: a new folder under ``runs/``. ``False``: write nothing.
+        folder: Folder of the run, or an address to copy it to. ``None``: a new folder under ``runs/``. ``False``:
+            write nothing.
         resume: ``"auto"``: continue from the newest checkpoint in ``folder``, if there is one. Or the path or
             address of a checkpoint or run.
         name: Name of the run: ``"run"`` or ``"project/run"``.
@@ -68,7 +71,13 @@ class Trainer(loop.Trainer):
         if not self.progress and any(isinstance(callback, ProgressBar) for callback in given):
             raise ArgumentError("Trainer(progress=False): callbacks has a ProgressBar. Leave out one of them.")
         defaults = (*[ProgressBar()] * self.progress, ModelSummary(depth=1, flops=False, print=False), LogFile())
-        return [default for default in defaults if not any(isinstance(callback, type(default)) for callback in given)]
+        found: list[object] = [
+            default for default in defaults if not any(isinstance(callback, type(default)) for callback in given)
+        ]
+        mirrored = any(isinstance(callback, Upload) and callback.is_mirror for callback in given)
+        if isinstance(self._options["folder"], str) and is_address(self._options["folder"]) and not mirrored:
+            found.append(Upload())
+        return found
 
     def when_written(self, folder: Path) -> None:
         from hookline.report.page import write_report  # Only the end of a run needs it.
@@ -135,7 +144,8 @@ def fit(
         strategy: How several processes train together: ``"auto"``, ``"ddp"``, ``"fsdp"``, ``hl.DDP(…)`` or
             ``hl.FSDP(…)``.
         seed: Seed for Python, NumPy and torch. ``None``: Hookline seeds nothing.
-        folder: Folder of the run. ``None``: a new folder under ``runs/``. ``False``: write nothing.
+        folder: Folder of the run, or an address to copy it to. ``None``: a new folder under ``runs/``. ``False``:
+            write nothing.
         resume: ``"auto"``: continue from the newest checkpoint in ``folder``, if there is one. Or the path or
             address of a checkpoint or run.
         name: Name of the run: ``"run"`` or ``"project/run"``.
@@ -209,7 +219,8 @@ def train(
         strategy: How several processes train together: ``"auto"``, ``"ddp"``, ``"fsdp"``, ``hl.DDP(…)`` or
             ``hl.FSDP(…)``.
         seed: Seed for Python, NumPy and torch. ``None``: Hookline seeds nothing.
-        folder: Folder of the run. ``None``: a new folder under ``runs/``. ``False``: write nothing.
+        folder: Folder of the run, or an address to copy it to. ``None``: a new folder under ``runs/``. ``False``:
+            write nothing.
         resume: ``"auto"``: continue from the newest checkpoint in ``folder``, if there is one. Or the path or
             address of a checkpoint or run.
         name: Name of the run: ``"run"`` or ``"project/run"``.
@@ -236,6 +247,7 @@ def evaluate(
     loss: Callable[..., Any] | None = None,
     weight: Callable[[Any, Any], Any] | None = None,
     callbacks: Iterable[object] = (),
+    ckpt: str | Path | None = None,
     progress: bool = True,
     precision: PrecisionName = "fp32",
     device: str | torch.device | None = None,
@@ -255,6 +267,7 @@ def evaluate(
         loss: Loss function of a plain model, called with outputs and targets.
         weight: Function of ``(outputs, batch)`` that returns how much the loss of the batch counts in a mean.
         callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
+        ckpt: Use the weights of a checkpoint: ``"best"`` or ``"last"`` of the run in ``folder``, or a path or address.
         progress: Show a progress bar. ``hl.Trainer`` and the functions have one; ``hookline.loop.Trainer`` has none.
         precision: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
         device: Device of the model. ``None``: the accelerator if this machine has one, else the CPU.
@@ -262,7 +275,8 @@ def evaluate(
         strategy: How several processes train together: ``"auto"``, ``"ddp"``, ``"fsdp"``, ``hl.DDP(…)`` or
             ``hl.FSDP(…)``.
         seed: Seed for Python, NumPy and torch. ``None``: Hookline seeds nothing.
-        folder: Folder of the run. ``None``: a new folder under ``runs/``. ``False``: write nothing.
+        folder: Folder of the run, or an address to copy it to. ``None``: a new folder under ``runs/``. ``False``:
+            write nothing.
         name: Name of the run: ``"run"`` or ``"project/run"``.
         config: Hyper-parameters to store with the run.
         sinks: Where records are sent in addition to the folder: ``[hl.sinks.TensorBoard()]``, or objects with
@@ -272,7 +286,7 @@ def evaluate(
         The metrics by name.
     """
     trainer = Trainer(callbacks=callbacks, progress=progress, **options_of(locals()))
-    return trainer.evaluate(model, val, loss=loss, weight=weight)
+    return trainer.evaluate(model, val, loss=loss, weight=weight, ckpt=ckpt)
 
 
 @checked
@@ -283,6 +297,7 @@ def test(
     loss: Callable[..., Any] | None = None,
     weight: Callable[[Any, Any], Any] | None = None,
     callbacks: Iterable[object] = (),
+    ckpt: str | Path | None = None,
     progress: bool = True,
     precision: PrecisionName = "fp32",
     device: str | torch.device | None = None,
@@ -302,6 +317,7 @@ def test(
         loss: Loss function of a plain model, called with outputs and targets.
         weight: Function of ``(outputs, batch)`` that returns how much the loss of the batch counts in a mean.
         callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
+        ckpt: Use the weights of a checkpoint: ``"best"`` or ``"last"`` of the run in ``folder``, or a path or address.
         progress: Show a progress bar. ``hl.Trainer`` and the functions have one; ``hookline.loop.Trainer`` has none.
         precision: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
         device: Device of the model. ``None``: the accelerator if this machine has one, else the CPU.
@@ -309,7 +325,8 @@ def test(
         strategy: How several processes train together: ``"auto"``, ``"ddp"``, ``"fsdp"``, ``hl.DDP(…)`` or
             ``hl.FSDP(…)``.
         seed: Seed for Python, NumPy and torch. ``None``: Hookline seeds nothing.
-        folder: Folder of the run. ``None``: a new folder under ``runs/``. ``False``: write nothing.
+        folder: Folder of the run, or an address to copy it to. ``None``: a new folder under ``runs/``. ``False``:
+            write nothing.
         name: Name of the run: ``"run"`` or ``"project/run"``.
         config: Hyper-parameters to store with the run.
         sinks: Where records are sent in addition to the folder: ``[hl.sinks.TensorBoard()]``, or objects with
@@ -319,7 +336,7 @@ def test(
         The metrics by name.
     """
     trainer = Trainer(callbacks=callbacks, progress=progress, **options_of(locals()))
-    return trainer.test(model, test, loss=loss, weight=weight)
+    return trainer.test(model, test, loss=loss, weight=weight, ckpt=ckpt)
 
 
 @checked
@@ -329,6 +346,7 @@ def predict(
     *,
     targets: bool = False,
     callbacks: Iterable[object] = (),
+    ckpt: str | Path | None = None,
     progress: bool = True,
     precision: PrecisionName = "fp32",
     device: str | torch.device | None = None,
@@ -347,6 +365,7 @@ def predict(
         loader: Loader of the batches, or a dict or list of loaders.
         targets: Return a tuple of the predictions and the targets, in the same order.
         callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
+        ckpt: Use the weights of a checkpoint: ``"best"`` or ``"last"`` of the run in ``folder``, or a path or address.
         progress: Show a progress bar. ``hl.Trainer`` and the functions have one; ``hookline.loop.Trainer`` has none.
         precision: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
         device: Device of the model. ``None``: the accelerator if this machine has one, else the CPU.
@@ -354,7 +373,8 @@ def predict(
         strategy: How several processes train together: ``"auto"``, ``"ddp"``, ``"fsdp"``, ``hl.DDP(…)`` or
             ``hl.FSDP(…)``.
         seed: Seed for Python, NumPy and torch. ``None``: Hookline seeds nothing.
-        folder: Folder of the run. ``None``: a new folder under ``runs/``. ``False``: write nothing.
+        folder: Folder of the run, or an address to copy it to. ``None``: a new folder under ``runs/``. ``False``:
+            write nothing.
         name: Name of the run: ``"run"`` or ``"project/run"``.
         config: Hyper-parameters to store with the run.
         sinks: Where records are sent in addition to the folder: ``[hl.sinks.TensorBoard()]``, or objects with
@@ -365,4 +385,4 @@ def predict(
         a list of loaders, a dict or a list of these.
     """
     trainer = Trainer(callbacks=callbacks, progress=progress, **options_of(locals()))
-    return trainer.predict(model, loader, targets=targets)
+    return trainer.predict(model, loader, targets=targets, ckpt=ckpt)

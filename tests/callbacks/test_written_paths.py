@@ -52,6 +52,10 @@ REMOTE = ["s3://bucket/run", Path("s3://bucket/run"), "gs://b/x", "hf://datasets
           "simplecache::s3://bucket/run", Path("/data") / "s3://bucket/run"]  # fmt: skip
 
 
+NOT_FOR_FOLDER = [address for address in REMOTE if isinstance(address, Path) or "::" in address or "://" not in address]
+"""A run cannot be copied to these: pathlib has changed the address, or it is not a plain address of fsspec."""
+
+
 def _with_suffix(path: Any, suffix: str) -> Any:
     return f"{path}{suffix}" if isinstance(path, str) else path.with_name(path.name + suffix)
 
@@ -121,9 +125,9 @@ def everything(folder: Any) -> list[Callable[[], Any]]:
     ]
 
 
-def test_a_run_has_no_remote_folder(here: Path) -> None:
-    for make in (make for address in REMOTE for make in everything(address)):
-        with pytest.raises(hl.HooklineError, match=r"folder='.*'.*hl\.Upload\("):
+def test_an_address_that_is_not_one_of_fsspec_is_refused_as_a_folder(here: Path) -> None:
+    for make in (make for address in NOT_FOR_FOLDER for make in everything(address)):
+        with pytest.raises(hl.HooklineError, match=r"folder='.*'.*(hl\.Upload\(|Give it as a string)"):
             make()
     assert list(here.iterdir()) == []
 

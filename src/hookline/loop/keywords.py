@@ -13,7 +13,7 @@ from hookline.events.arguments import shown
 from hookline.events.foreign_names import DATASETS, ELSEWHERE, advice_for
 from hookline.events.foreign_names import KEYWORDS as OPTIONS
 from hookline.events.foreign_names import PLACES as ARGUMENTS
-from hookline.loop.settings import Settings
+from hookline.loop.settings import OPTIONS as SETTINGS
 
 EXAMPLES = {"max_duration": "max_duration='10ep'", "loss": "loss=nn.CrossEntropyLoss()"}
 """How an error shows an argument by name. Other arguments are shown as ``name=…``."""
@@ -94,7 +94,7 @@ def _unknown_keyword(function: Callable[..., Any], given: Mapping[str, object], 
     key = next(key for key in given if key not in takes)
     name, value = _name_of(function), given[key]
     hint = _hint(name, key, value, takes)
-    if hint.split(" ")[0] not in {*Settings.__dataclass_fields__, *ARGUMENTS.values()}:
+    if hint.split(" ")[0] not in {*SETTINGS, *ARGUMENTS.values()}:
         hint = hint[0].upper() + hint[1:]
     text = shown(key, value) if isinstance(value, str | int | float | None) else "…"
     text = text if len(text) <= MAX_VALUE_CHARS else "…"
@@ -103,7 +103,7 @@ def _unknown_keyword(function: Callable[..., Any], given: Mapping[str, object], 
 
 def _hint(name: str, key: str, value: object, takes: list[str]) -> str:
     """Return what to write in place of a keyword that the function does not take."""
-    options = list(Settings.__dataclass_fields__)
+    options = list(SETTINGS)
     known = [option for option in options if option in takes]
     if not known:
         return _hint_of_method(name, key, value, takes)
@@ -142,7 +142,9 @@ def _option(key: str) -> str:
 
 def _hint_of_method(verb: str, key: str, value: object, takes: list[str]) -> str:
     """Return the hint for a keyword that a method of the trainer does not take."""
-    if key in Settings.__dataclass_fields__ or key in OPTIONS:
+    if "ckpt" in takes and OPTIONS.get(key) == OPTIONS["ckpt_path"]:
+        return f"write ckpt={value!r}" if isinstance(value, str) else "write ckpt='best'"
+    if key in SETTINGS or key in OPTIONS:
         write, dot, more = advice_for(OPTIONS.get(key, f"write {key}=…"), value).partition("; ")
         return f"it is an option of the trainer: {write} in Trainer(…), before .{verb}(…){dot}{more}"
     if key in ELSEWHERE:

@@ -23,6 +23,7 @@ from hookline.loop.engine.trial import Trial, trial
 from hookline.loop.keywords import checked
 from hookline.loop.preflight.report import Inspection
 from hookline.loop.result import Result
+from hookline.loop.saving.mirror import checked_mirror
 from hookline.loop.saving.replay import ReplayRequest
 from hookline.loop.saving.verification import Verification
 from hookline.loop.settings import InterruptName, PrecisionName, PreflightName, Settings, as_list, options_of
@@ -50,7 +51,8 @@ class Loop:
         strategy: How several processes train together: ``"auto"``, ``"ddp"``, ``"fsdp"``, ``hl.DDP(…)`` or
             ``hl.FSDP(…)``.
         seed: Seed for Python, NumPy and torch. ``None``: Hookline seeds nothing.
-        folder: Folder of the run. ``None``: a new folder under ``runs/``. ``False``: write nothing.
+        folder: Folder of the run, or an address to copy it to. ``None``: a new folder under ``runs/``. ``False``:
+            write nothing.
         resume: ``"auto"``: continue from the newest checkpoint in ``folder``, if there is one. Or the path or
             address of a checkpoint or run.
         name: Name of the run: ``"run"`` or ``"project/run"``.
@@ -101,10 +103,11 @@ class Loop:
         interrupt: InterruptName = "return",
         preflight: bool | PreflightName = False,
     ) -> None:
-        settings, verification = Settings.read(options_of(locals()), "Loop"), Verification.asked_for()
+        asked, verification = Settings.read(options_of(locals()), "Loop"), Verification.asked_for()
+        settings = asked
         if verification is not None:
             resume = Resume() if verification.resume else None
-            settings = replace(settings, folder=verification.folder, resume=resume)
+            settings = replace(settings, folder=verification.folder, resume=resume, remote=None)
         given, replayed = as_list(callbacks, "Loop"), ReplayRequest.asked_for()
         if replayed is not None:
             settings, given = replayed.settings(settings), replayed.callbacks_with(given)
@@ -112,8 +115,8 @@ class Loop:
         if inspection is not None:
             inspection = replace(inspection, target=settings.folder or None)
             folder = settings.folder if settings.folder is False else inspection.folder
-            settings = replace(settings, folder=folder, resume=None, preflight=True)
-        callbacks = [*given, *settings.callbacks_of_sinks()]
+            settings = replace(settings, folder=folder, resume=None, preflight=True, remote=None)
+        callbacks = [*checked_mirror(given, asked.remote, settings.remote), *settings.callbacks_of_sinks()]
         self.engine = Engine(model, task, optimizer, scheduler, callbacks, settings, self, verification, replayed)
         self.preflight = Preflight(self.engine, inspection)
         """The checks before step 1."""

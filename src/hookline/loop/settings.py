@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, Self, get_args
+from typing import Any, Final, Literal, Self, get_args
 
 import torch
 
+from hookline.checkpoint.remote import as_address
 from hookline.checkpoint.request import Resume
 from hookline.distributed import this_process
 from hookline.distributed.strategy import Strategy, StrategyName
@@ -49,6 +50,8 @@ class Settings:
     sinks: tuple[Sink, ...]
     interrupt: InterruptName
     preflight: bool | PreflightName
+    remote: str | None = None
+    """Address that the user gave as ``folder=``. ``folder`` is then the local folder that is copied there."""
 
     @classmethod
     def read(cls, options: Mapping[str, Any], of: str) -> Self:
@@ -82,7 +85,8 @@ class Settings:
         _check_kinds(given, of)
         given["device"] = default_device(given["device"], of)
         if given["folder"]:
-            given["folder"] = path_to_write(given["folder"], "folder", of)
+            given["remote"] = as_address(given["folder"], "folder", of)
+            given["folder"] = working_folder(given["remote"]) or path_to_write(given["folder"], "folder", of)
         given["resume"] = Resume.read(given["resume"], given["folder"], of)
         given["config"] = dict(given["config"] or {})
         given["sinks"] = as_sinks(given["sinks"], of)
@@ -99,13 +103,31 @@ class Settings:
         return [callback for sink in self.sinks for callback in getattr(sink, "callbacks", ())]
 
 
+OPTIONS: Final = tuple(name for name in Settings.__dataclass_fields__ if name != "remote")
+"""The names of the options that users give."""
+
+
 def options_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options among the arguments of a function.
 
     Args:
         arguments: ``locals()``, in the first line of the function.
     """
-    return {name: arguments[name] for name in Settings.__dataclass_fields__ if name in arguments}
+    return {name: arguments[name] for name in OPTIONS if name in arguments}
+
+
+def working_folder(address: str | None) -> Path | None:
+    """Return the local folder of a run whose ``folder=`` is an address.
+
+    It depends only on the address, so that a script that is started again finds it.
+
+    >>> working_folder("s3://bucket/digits/first")
+    PosixPath('runs/s3/bucket/digits/first')
+    """
+    if address is None:
+        return None
+    protocol, _, rest = address.partition("://")
+    return Path("runs", protocol, *(part for part in rest.split("/") if part not in ("", ".", "..")))
 
 
 def as_list(callbacks: Iterable[object], of: str) -> list[object]:

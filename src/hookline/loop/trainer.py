@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ from hookline.loop.keywords import checked, later
 from hookline.loop.loop import Loop
 from hookline.loop.record.notices import log_new_run, under_way
 from hookline.loop.result import Result
+from hookline.loop.saving.choosing import check_ckpt, weights_of
 from hookline.loop.settings import InterruptName, PrecisionName, PreflightName, Settings, as_list, options_of
 from hookline.loop.tasks.foreign import foreign_loaders, foreign_task
 from hookline.loop.tasks.supervised import SupervisedTask
@@ -48,7 +49,8 @@ class Trainer:
         strategy: How several processes train together: ``"auto"``, ``"ddp"``, ``"fsdp"``, ``hl.DDP(…)`` or
             ``hl.FSDP(…)``.
         seed: Seed for Python, NumPy and torch. ``None``: Hookline seeds nothing.
-        folder: Folder of the run. ``None``: a new folder under ``runs/``. ``False``: write nothing.
+        folder: Folder of the run, or an address to copy it to. ``None``: a new folder under ``runs/``. ``False``:
+            write nothing.
         resume: ``"auto"``: continue from the newest checkpoint in ``folder``, if there is one. Or the path or
             address of a checkpoint or run.
         name: Name of the run: ``"run"`` or ``"project/run"``.
@@ -192,6 +194,7 @@ class Trainer:
         loss: Callable[..., Any] | None = None,
         weight: Callable[[Any, Any], Any] | None = None,
         callbacks: Iterable[object] = (),
+        ckpt: str | Path | None = None,
     ) -> dict[str, Any]:
         """Evaluate the model on ``val`` and return the metrics, named ``val/…``.
 
@@ -201,8 +204,9 @@ class Trainer:
             loss: Loss function of a plain model, called with outputs and targets.
             weight: Function of ``(outputs, batch)`` that returns how much the loss of the batch counts in a mean.
             callbacks: Callbacks for this call only, in addition to those of the trainer.
+            ckpt: Use the weights of a checkpoint for this call: ``"best"``, ``"last"``, or a path or address.
         """
-        return self._evaluate("evaluate", "val", model, val, loss, weight, callbacks)
+        return self._evaluate("evaluate", "val", model, val, loss, weight, callbacks, ckpt)
 
     @checked
     def test(
@@ -213,6 +217,7 @@ class Trainer:
         loss: Callable[..., Any] | None = None,
         weight: Callable[[Any, Any], Any] | None = None,
         callbacks: Iterable[object] = (),
+        ckpt: str | Path | None = None,
     ) -> dict[str, Any]:
         """Evaluate the model on ``test`` and return the metrics, named ``test/…``.
 
@@ -222,8 +227,9 @@ class Trainer:
             loss: Loss function of a plain model, called with outputs and targets.
             weight: Function of ``(outputs, batch)`` that returns how much the loss of the batch counts in a mean.
             callbacks: Callbacks for this call only, in addition to those of the trainer.
+            ckpt: Use the weights of a checkpoint for this call: ``"best"``, ``"last"``, or a path or address.
         """
-        return self._evaluate("test", "test", model, test, loss, weight, callbacks)
+        return self._evaluate("test", "test", model, test, loss, weight, callbacks, ckpt)
 
     @checked
     def predict(
@@ -233,6 +239,7 @@ class Trainer:
         *,
         targets: bool = False,
         callbacks: Iterable[object] = (),
+        ckpt: str | Path | None = None,
     ) -> Any:
         """Return the predictions of the model in the loader's order.
 
@@ -241,11 +248,13 @@ class Trainer:
             loader: Loader of the batches, or a dict or list of loaders.
             targets: Return a tuple of the predictions and the targets, in the same order.
             callbacks: Callbacks for this call only, in addition to those of the trainer.
+            ckpt: Use the weights of a checkpoint for this call: ``"best"``, ``"last"``, or a path or address.
 
         Returns:
             One tensor, or one dict or tuple of tensors, if the shapes allow it. Otherwise a list of batches. For a dict
             or a list of loaders, a dict or a list of these.
         """
+        check_ckpt(ckpt, "predict")
         loop = self._prepare("predict", model, None, None, None, None)
         _need(loop.engine.state.task, "predict_batch", "predict")
         loader = foreign_loaders(loader, "predict", loop.engine.state.task).get("predict", loader)
@@ -253,7 +262,7 @@ class Trainer:
         if several:
             loader = {str(index): item for index, item in enumerate(loader)}
         engine = loop.engine
-        with _with(loop, callbacks):
+        with _with(loop, callbacks), self._weights_of(ckpt, loop):
             found = {}
             for name, one in engine.prediction_loaders(loader).items():
                 engine.begin_call("predict_batches")
@@ -326,18 +335,27 @@ class Trainer:
         loss: Any,
         weight: Any,
         callbacks: Iterable[object],
+        ckpt: str | Path | None,
     ) -> dict[str, Any]:
+        check_ckpt(ckpt, entry)
         loop = self._prepare(entry, model, loss, weight, None, None)
         engine = loop.engine
         _need(engine.state.task, "eval_batch", entry)
         loaders = foreign_loaders(loaders, entry, engine.state.task).get(stage, loaders)
         engine.state.loaders[stage] = without_intervals(loaders, stage)[0]
-        with _with(loop, callbacks):
+        with _with(loop, callbacks), self._weights_of(ckpt, loop):
             batches = Returning(loop.eval_batches(loaders, stage))
             engine.tasks.evaluate(batches)
         if engine.requests.leave_evaluation and not batches.value:
             raise _left_before_end(engine.requests, entry)
         return dict(batches.value)
+
+    def _weights_of(self, ckpt: str | Path | None, loop: Loop) -> AbstractContextManager[None]:
+        """Return a context in which the model has the weights of a checkpoint of the last fit."""
+        if ckpt is None:
+            return nullcontext()
+        engine, last = loop.engine, self._loop or loop
+        return engine.weights.swap(weights_of(ckpt, last.engine.state.folder, engine.state, engine.world.group))
 
     def _prepare(self, entry: str, model: nn.Module, loss: Any, weight: Any, optimizer: Any, scheduler: Any) -> Loop:
         """Return the loop of the last call if it has the same arguments, else a new loop."""

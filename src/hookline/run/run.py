@@ -430,6 +430,11 @@ class Run:
         return self._state.folder is not None
 
     @property
+    def remote_folder(self) -> str | None:
+        """Address of the run's folder, if ``folder=`` is an address. ``run.folder`` is copied there."""
+        return self._state.remote_folder
+
+    @property
     def started(self) -> datetime:
         """Time at which the run was created."""
         return self._state.started

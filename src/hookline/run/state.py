@@ -193,6 +193,8 @@ class RunState:
     """The callbacks that hear events now."""
     rank: int = 0
     world_size: int = 1
+    remote_folder: str | None = None
+    """The address of the run's folder."""
     is_training: bool = False
     """True from the start of training until the run is closed, also in ``on_train_end`` and ``on_fit_end``."""
     failed_in: tuple[int, str] = (0, "")

@@ -14,7 +14,7 @@ from hookline.callbacks.saving._remote import UploadQueue, UploadReport
 from hookline.checkpoint.lock import NAME as LOCK
 from hookline.checkpoint.names import MANIFEST, is_ours
 from hookline.checkpoint.remote import RemoteFolder, check_address
-from hookline.errors import ArgumentError
+from hookline.errors import ArgumentError, SetupError
 from hookline.events import Callback
 from hookline.progress import Duration, Schedule
 from hookline.records.redact import redact_text
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hookline")
 
-LIVE = ("metrics.jsonl", "log.txt", "run.json")
+LIVE = ("metrics.jsonl", "events.jsonl", "steps.bin", "log.txt", "run.json")
 """Files that grow during training."""
 WAIT_AFTER_SIGNAL = 10.0
 """Maximum seconds to wait after a signal, because the system will kill the process."""
@@ -38,12 +38,14 @@ class Upload(Callback):
     else follows when ``fit`` ends, also after an error or a signal. The callback never blocks or fails training: after
     the run it logs what was not uploaded and why, and ``report`` has the same.
 
+    ``hl.Trainer(folder="s3://…")`` adds ``Upload()`` itself. Give your own to change its options.
+
     Args:
         to: Any address of fsspec: ``"s3://bucket/runs"``, ``"gs://…"``, ``"sftp://…"`` or a folder. Needs
-            ``hookline[upload]``, and ``hookline[s3]`` for S3.
+            ``hookline[upload]``, and ``hookline[s3]`` for S3. ``None``: the address given as ``folder=`` of the run.
         files: Patterns of paths to upload, such as ``("checkpoints/*", "metrics.jsonl")``.
         exclude: Patterns of paths not to upload.
-        every: How often to upload ``metrics.jsonl``, ``log.txt`` and ``run.json`` during training.
+        every: How often to upload ``metrics.jsonl`` and the other files that grow, in addition to each checkpoint.
         queue: Maximum number of waiting items. If there are more, the oldest wait until the end of the run.
         wait: Maximum seconds to wait for uploads at the end of the run. After a signal at most 10.
         options: Options for fsspec, such as ``{"endpoint_url": "http://…"}``.
@@ -73,7 +75,7 @@ class Upload(Callback):
 
     def __init__(
         self,
-        to: str | os.PathLike[str],
+        to: str | os.PathLike[str] | None = None,
         *,
         files: str | Iterable[str] = ("*",),
         exclude: str | Iterable[str] = (),
@@ -91,7 +93,12 @@ class Upload(Callback):
                 f"Upload(to={redact_text(os.fspath(to))!r}): this is an address, of which pathlib has made a path. "
                 f"Give it as a string."
             )
-        self.to = check_address(os.fspath(to), "to", "Upload")
+        if to is None and options:
+            raise ArgumentError(
+                f"Upload(options={dict(options)!r:.80}): without to=, the run is also downloaded from the address of "
+                f"folder=, so give options in fsspec's configuration: FSSPEC_S3_ENDPOINT_URL=http://…"
+            )
+        self.to = None if to is None else check_address(os.fspath(to), "to", "Upload")
         self.files = _patterns("files", files)
         self.exclude = _patterns("exclude", exclude)
         self.every = Duration.parse(every, "Upload(every=…)")
@@ -100,8 +107,15 @@ class Upload(Callback):
         self.options = dict(options or {})
         self.report: UploadReport | None = None
         """Result of the uploads of the last ``fit``."""
+        self._address = ""
+        """The address for messages."""
         self._queue: UploadQueue | None = None
         self._schedule: Schedule | None = None
+
+    @property
+    def is_mirror(self) -> bool:
+        """True if the run's folder is copied to the address that was given as ``folder=``."""
+        return self.to is None
 
     # -- when ----------------------------------------------------------------------------------
 
@@ -113,7 +127,12 @@ class Upload(Callback):
         if not run.has_folder:
             logger.warning("Upload does nothing: this run has no folder (folder=False)")
             return
-        address = f"{self.to}/{run.project}/{run.name}"
+        address = run.remote_folder if self.to is None else f"{self.to}/{run.project}/{run.name}"
+        if address is None:
+            raise SetupError(
+                "Upload(): the folder of this run is local. Give Upload('s3://bucket/runs'), or an address as folder=."
+            )
+        self._address = redact_text(self.to or address)
         self._queue = UploadQueue(RemoteFolder(address, self.options), run.folder, max_waiting=self.queue)
         if self.every.unit != "dur" or run.max_duration is not None:
             self._schedule = Schedule(self.every.of(run.max_duration))
@@ -125,6 +144,7 @@ class Upload(Callback):
     def on_checkpoint_saved(self, run: Run) -> None:
         if self._queue is not None and run.checkpoint.is_relative_to(run.folder):
             if self._is_wanted(run.checkpoint.relative_to(run.folder).as_posix()):
+                self._put_rows(run, self._queue)
                 self._queue.put(run.checkpoint)
             self._warn_once(self._queue)
 
@@ -139,10 +159,14 @@ class Upload(Callback):
         if self._queue is None or self._schedule is None or not self._schedule.due(run.clock):
             return
         self._schedule.fired(run.clock)
+        self._put_rows(run, self._queue)
+        self._warn_once(self._queue)
+
+    def _put_rows(self, run: Run, queue: UploadQueue) -> None:
+        """Queue the files that grow. A resume from a checkpoint needs its rows, so they are uploaded before it."""
         for name in LIVE:
             if self._is_wanted(name) and (run.folder / name).exists():
-                self._queue.put(run.folder / name)
-        self._warn_once(self._queue)
+                queue.put(run.folder / name)
 
     def on_teardown(self, run: Run) -> None:
         queue, self._queue = self._queue, None
@@ -195,13 +219,13 @@ class Upload(Callback):
     def _warn_once(self, queue: UploadQueue) -> None:
         """Warn about the first error of the run, once."""
         if trouble := queue.trouble():
-            logger.warning("Upload to %s: %s; it is tried again, and training continues", redact_text(self.to), trouble)
+            logger.warning("Upload to %s: %s; it is tried again, and training continues", self._address, trouble)
 
     def _log_report(self) -> None:
         """Log the report."""
         if self.report is not None:
             log = logger.info if self.report.is_well else logger.warning
-            log("Upload to %s: %s", redact_text(self.to), self.report)
+            log("Upload to %s: %s", self._address, self.report)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for a copy, which has no thread."""

@@ -130,6 +130,7 @@ class Engine:
             task=MISSING if task is None else task,
             rank=here.rank,
             world_size=here.world_size,
+            remote_folder=settings.remote,
         )
         self.world = make_world(here, self.requests, self.clock, is_custom_loop=task is None)
         self.scopes = Scopes(self.line)

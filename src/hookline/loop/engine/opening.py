@@ -29,6 +29,7 @@ from hookline.loop.model.optimizers import make_optimizers
 from hookline.loop.model.schedulers import make_schedulers
 from hookline.loop.record.folder import make_folder
 from hookline.loop.record.records import Records
+from hookline.loop.saving.mirror import bring_run
 from hookline.loop.settings import Settings
 from hookline.loop.tasks.supervised import title_of
 from hookline.loop.world.joining import roots_of
@@ -172,6 +173,8 @@ class Opening:
             state.set_folder(*make_folder(self.settings, state.name, state.folder))
         name, folder = self.world.group.from_zero([state.name, str(state.folder or "")])
         state.set_folder(name, Path(folder) if folder else None)
+        if make and self.settings.remote is not None and state.folder is not None:
+            bring_run(self.settings.remote, state.folder, self.settings.resume, self.world.group)
         if make:
             self.records.stream.open(state.folder if state.rank == 0 else None)
 

@@ -62,7 +62,7 @@ class ReplayRequest:
             resume = Resume(self.checkpoint)
         elif resume is not None and (resume.path == "auto" or is_inside(Path(resume.path), self.run)):
             resume = None
-        return replace(given, folder=self.folder, resume=resume, sinks=())
+        return replace(given, folder=self.folder, resume=resume, sinks=(), remote=None)
 
     def recorded_requests(self) -> tuple[ControlEntry, ...]:
         """Return what ``hookline set`` and ``hookline eval`` asked of the run, to be repeated at their steps."""
