@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -20,6 +23,7 @@ LAST_LINES = {
     "05_lbfgs.py": (r"accuracy on 360 held-out digits: ([\d.]+)", 0.87, 1.0),
     "06_tokens.py": (r"held out: ([\d.]+) bits", 1.0, 4.2),
     "07_resume.py": (r"val/loss at the end: ([\d.]+)", 0.2, 0.45),
+    "08_tracked_experiment.py": (r"test/accuracy: ([\d.]+)", 0.8, 1.0),
 }
 
 
@@ -44,6 +48,21 @@ def test_an_example(name: str, tmp_path: Path) -> None:
     assert found, done.stdout
     assert least <= float(found[1]) <= most, done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_tracked_experiment_leaves_everything_that_explains_it(tmp_path: Path) -> None:
+    example = EXAMPLES / "08_tracked_experiment.py"
+    subprocess.run([sys.executable, example, tmp_path / "run"], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    final = tmp_path / "run" / "final"
+    settings = json.loads((final / "settings.json").read_text())
+    assert (settings["config"]["hidden"], settings["config"]["lr"]) == (64, 0.003)
+    metrics = json.loads((final / "metrics.json").read_text())
+    assert {"train/loss", "val/accuracy", "test/confusion"} <= set(json.dumps(metrics).split('"'))
+    with zipfile.ZipFile(final / "source.zip") as source:
+        assert [source.read(name) for name in source.namelist()] == [example.read_bytes()]
+    saved = load_file(final / "predictions-test.safetensors")
+    assert (len(saved["predictions"]), len(saved["labels"])) == (297, 297)
+    assert "test/confusion" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_an_example_is_short() -> None:
