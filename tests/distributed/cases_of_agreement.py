@@ -207,3 +207,50 @@ def counted(on: list[int], steps: int, folder: str) -> int:
     trainer = Trainer(folder=folder, resume="auto", callbacks=[counts, hl.Checkpointer()])
     trainer.fit(model(), data(), loss=nn.MSELoss(), optimizer=torch.optim.SGD, extend=f"{steps}st")
     return counts.steps
+
+
+class OneRankChanges(hl.Callback):
+    """Changes how the run trains, on rank 1 only."""
+
+    def __init__(self, what: str, hook: str) -> None:
+        self.what, self.hook = what, hook
+        self.snapshot: Any = None
+
+    def on_fit_start(self, run: Any) -> None:
+        self._maybe(run, "fit_start")
+
+    def on_train_epoch_start(self, run: Any) -> None:
+        self._maybe(run, "train_epoch_start")
+
+    def on_train_step_end(self, run: Any) -> None:
+        if run.clock.step == 40:
+            self.snapshot = run.snapshot()
+        if run.clock.step == 61:
+            self._maybe(run, "train_step_end")
+
+    def _maybe(self, run: Any, hook: str) -> None:
+        if run.rank == 1 and self.hook == hook:
+            if self.what == "max_duration":
+                run.max_duration = f"{max(run.clock.step, 1)}st"
+            elif self.what == "accumulate":
+                run.accumulate = 2
+            elif self.what == "limit_batches":
+                run.limit_batches("train", 80)
+            else:
+                run.roll_back(self.snapshot)
+
+
+class VotesInEveryStep(hl.Callback):
+    """A callback that may skip any step. Ranks that are not at the same step wait for each other after few steps."""
+
+    def on_train_step_start(self, run: Any) -> None:
+        pass
+
+
+def changes_on_one_rank(what: str, hook: str, folder: str) -> None:
+    callbacks: list[Any] = [VotesInEveryStep()] if what == "roll_back" else []
+    callbacks += [OneRankChanges(what, hook), hl.Checkpointer("10st", background=what == "max_duration")]
+    strategy = hl.DDP(timeout="2m", hang_after="2m")
+    Trainer(max_duration="2ep", folder=folder, strategy=strategy, callbacks=callbacks).fit(
+        model(), data(samples=4000), loss=nn.MSELoss(), optimizer=torch.optim.SGD
+    )

@@ -52,6 +52,25 @@ def test_what_differs_on_one_rank_is_an_error_that_names_it_on_all_of_them(
         assert words in told.text
 
 
+@pytest.mark.parametrize(
+    ("what", "hook", "words"),
+    [
+        ("max_duration", "fit_start", "run.max_duration: rank 0 does not have it, rank 1 has 1st."),
+        ("max_duration", "train_step_end", "run.max_duration: rank 0 does not have it, rank 1 has 61st."),
+        ("accumulate", "train_epoch_start", "run.accumulate: rank 0 does not have it, rank 1 has 2."),
+        ("accumulate", "train_step_end", "run.accumulate: rank 0 does not have it, rank 1 has 2."),
+        ("limit_batches", "fit_start", "run.limit_batches('train'): rank 0 does not have it, rank 1 has 80."),
+        ("roll_back", "train_step_end", "run.roll_back() to step 40: rank 0 does not have it, rank 1 has it."),
+    ],
+)
+def test_a_setting_that_one_rank_changes_during_the_run_is_an_error_that_names_it(
+    ranks: Any, tmp_path: Path, what: str, hook: str, words: str
+) -> None:
+    for told in ranks.run(f"{CASES}:changes_on_one_rank", 2, what=what, hook=hook, folder=str(tmp_path), limit=60):
+        assert (told.code, told.error) == (1, "SetupError"), told.output
+        assert words in told.text
+
+
 def test_folders_workers_and_what_is_rank_zeros_alone_may_differ(ranks: Any, tmp_path: Path) -> None:
     zero, one = ranks.values(f"{CASES}:may_differ", 2, folder=str(tmp_path))
     assert (zero["step"], zero["heard"], one["heard"]) == (8, 8, 0)

@@ -60,8 +60,8 @@ def test_short_steps_have_few_votes_and_right_numbers(either_ranks: Any) -> None
 
 
 def test_the_distance_between_votes_in_short_steps_doubles(either_ranks: Any) -> None:
-    # The first two votes come before the first step: after the sanity check, and when training starts.
-    assert either_ranks.values(f"{CASES}:vote_steps", 2) == [[0, 0, 0, 1, 3, 7, 15, 31, 63, 127]] * 2
+    # Three votes come before the first step: after the sanity check, when training starts, and when the epoch starts.
+    assert either_ranks.values(f"{CASES}:vote_steps", 2) == [[0, 0, 0, 0, 1, 3, 7, 15, 31, 63, 127]] * 2
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])

@@ -41,10 +41,8 @@ class Ballot:
     """In a vote at an edge: the rank has logged a value that has no row yet."""
     weighted: float = 0.0
     """The rank has loss weights or counts that do not follow from the number of samples."""
-    undone: float = 0.0
-    """Number of rollbacks since the last vote. It must be the same on all ranks."""
-    undone_squared: float = 0.0
-    """The square of ``undone``. The two sums show whether all ranks have the same number."""
+    changes: float = 0.0
+    """The rank has changed how the run trains since the last vote. The ranks then compare what they have changed."""
     seconds: float = 0.0
     """Clock of rank zero; 0 on the other ranks."""
 

@@ -67,6 +67,7 @@ class Requests:
         "can_evaluate",
         "can_save",
         "can_skip",
+        "changes",
         "is_leaving",
         "is_trained",
         "leave_evaluation",
@@ -96,6 +97,8 @@ class Requests:
         """True while the run leaves because of a signal, and saves its last checkpoint."""
         self.is_trained = False
         """True after the end of training, when there is nothing left to stop."""
+        self.changes: dict[str, str] = {}
+        """With several ranks: what hooks have changed since the last vote. It must be the same on all ranks."""
         self.may_save = True
         """False after a second signal, which may have interrupted a change of the state."""
         self.waiting = False
@@ -161,6 +164,11 @@ class Requests:
     def agree_on_signal(self, number: int) -> None:
         """Agree on a signal that has come on any rank, after a vote."""
         self.agreed.preempt = self.agreed.preempt or number
+        self.attention = True
+
+    def agree_on_changes(self) -> None:
+        """All ranks have made the same changes, after a vote. The end of the step checks what they change."""
+        self.changes.clear()
         self.attention = True
 
     def grant_skip(self, by: str) -> None:
@@ -281,6 +289,21 @@ class Requests:
         """Ask the end of this step to read the requests of other processes. Any thread may call this method."""
         self.asked.control = True
         if not self.voted:
+            self.attention = True
+
+    def note_change(self, what: str, value: str) -> None:
+        """Note that a hook has changed how the run trains, which it must do on all ranks.
+
+        The end of this step checks what the change means. With several ranks, it waits for the next vote, in which the
+        ranks compare their changes.
+
+        Args:
+            what: The name of the change, for example ``"run.max_duration"``.
+            value: The new value, for an error.
+        """
+        if self.voted:
+            self.changes[what] = value
+        else:
             self.attention = True
 
     def take_rollback(self) -> tuple[Any, Any] | None:

@@ -315,7 +315,7 @@ class Run:
         if duration is not None and duration.unit == "dur":
             raise SetupError(f"run.max_duration = {str(duration)!r}: 'dur' is a fraction of max_duration itself")
         self._state.max_duration = duration
-        self._state.requests.attention = True
+        self._state.requests.note_change("run.max_duration", str(duration))
 
     @property
     def exception(self) -> BaseException:

@@ -196,6 +196,7 @@ class LoopAnswers:
             data.limits[stage] = min(limits.values())
         if repeat and stage == "train":
             data.repeat_first_epoch()
+        self._engine.requests.note_change(f"run.limit_batches({stage!r})", str(data.limits.get(stage)))
         return data.limits.get(stage)
 
     def num_batches(self, stage: str, loader: Any) -> int | None:
@@ -254,6 +255,7 @@ class LoopAnswers:
         if not isinstance(batches, int) or isinstance(batches, bool) or batches < 1:
             raise SetupError(f"run.accumulate = {batches!r}: give 1 batch or more.")
         self._engine.steps.set_accumulate(batches)
+        self._engine.requests.note_change("run.accumulate", str(batches))
 
     def window_is_full(self) -> bool:
         return self._engine.window.is_last_batch

@@ -342,6 +342,7 @@ class Edge:
         self._scopes.enter(self._line.hooks.around_epoch)
         if begins:
             self._line.emit(self._line.hooks.train_epoch_start)
+            self.vote()  # Before the first batch: a hook may have changed `run.accumulate` on one rank only.
 
     @property
     def is_resumed_inside(self) -> bool:

@@ -513,7 +513,7 @@ class Engine:
             self.records.steps.flush()  # The rows of the undone steps stay, because a replay makes these steps as well.
             self.snapshots.roll_back(*asked)
             self.control.rolled_back(self.saver.generation)
-            self.world.undone()
+            self.requests.note_change(f"run.roll_back() to step {self.clock.step}", "it")
         return asked is not None
 
     def eval_due(self) -> bool:

@@ -6,8 +6,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from hookline.distributed import Group
+from hookline.distributed.same import check_same
 from hookline.distributed.votes import Ballot
-from hookline.errors import RankError
 from hookline.progress import Clock
 from hookline.run import Requests, StopRequest
 
@@ -23,11 +23,6 @@ class Ballots:
 
     def __init__(self, group: Group, requests: Requests, clock: Clock) -> None:
         self._group, self._requests, self._clock = group, requests, clock
-        self._undone = 0  # rollbacks since the last vote
-
-    def note_undone(self) -> None:
-        """Count a rollback. The next vote checks that all ranks have made it."""
-        self._undone += 1
 
     def ballot(self, *, skips: bool, **counts: float) -> Ballot:
         """Return the ballot of this rank.
@@ -46,8 +41,7 @@ class Ballots:
             control=asked.control,
             skip=skips and asked.skip is not None,
             signal=asked.preempt is not None,
-            undone=self._undone,
-            undone_squared=self._undone**2,
+            changes=bool(self._requests.changes),
             seconds=self._clock.seconds if self._group.rank == 0 else 0.0,
         )
 
@@ -55,12 +49,10 @@ class Ballots:
         """Agree on the requests of all ranks after a vote. All ranks must call it."""
         requests = self._requests
         self._clock.agree_seconds(found.seconds)
-        if found.undone_squared * self._group.size != found.undone**2:
-            raise RankError(
-                f"before step {self._clock.step} some ranks have taken steps back and others have not: run.roll_back() "
-                f"must be called on all ranks alike"
-            )
-        self._undone = 0
+        if found.changes:
+            fix = f"Do it on all ranks, in the same hook (before the vote at step {self._clock.step})."
+            check_same(self._group, requests.changes, fix)
+            requests.agree_on_changes()
         requests.agree(evaluate=found.evaluate > 0, save=found.save > 0, plan=found.plan > 0, control=found.control > 0)
         if found.stop or found.skip or found.signal:
             self._learn_whose(found)

@@ -339,10 +339,6 @@ class Ranks:
         """Run the forward of a batch that was left before it. Ranks of a sharded model wait for it."""
         self.strategy.idle_batch()
 
-    def undone(self) -> None:
-        """Note a rollback. The next vote checks that all ranks have made it."""
-        self._ballots.note_undone()
-
     def vote(self, *, logged: bool = False) -> bool:
         """Agree on requests at the end of an interval, evaluation, epoch or save.
 

@@ -158,9 +158,6 @@ class World(Protocol):
     def stepped(self) -> None:
         """Note that a step is done. All ranks must call it."""
 
-    def undone(self) -> None:
-        """Note a rollback. All ranks must call it."""
-
     # -- edges and evaluations
 
     def vote(self, *, logged: bool = False) -> bool:
@@ -274,8 +271,6 @@ class Alone:
         return weight
 
     def stepped(self) -> None: ...
-
-    def undone(self) -> None: ...
 
     def vote(self, *, logged: bool = False) -> bool:
         return logged
