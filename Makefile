@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-rest test-all test-durations coverage mutants facts chaos interop check docs site tutorials images bench dist matrix clean
+.PHONY: help demo test test-rest test-all test-durations coverage mutants facts chaos interop check docs site tutorials images bench bench-peers dist matrix clean
 
 # Processes steal work from one another, so that none waits at the end. The tests of other tiers often wait for child
 # processes: more of them run at once than there are cores.
@@ -83,6 +83,9 @@ images: $(VENV)/.installed-test ## draw the images of the README and of the conc
 
 bench: $(VENV)/.installed-bench ## measure the overhead against a bare loop and other libraries
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+bench-peers: $(VENV)/.installed-test ## measure other libraries next to Hookline, each in its own environment
+	$(BIN)/python benchmarks/peers.py $(ARGS)
 
 dist: $(VENV)/.installed-dist ## build wheel and sdist, check them, try the wheel in a clean environment
 	$(BIN)/python release/dist.py

@@ -199,11 +199,11 @@ def _saves(sides: dict[str, Any], rounds: int) -> dict[str, list[float]]:
 def _plain_saves(problem: Problem, batches: Batches, folder: Path) -> list[float]:
     model, optimizer = problem.make()
     found = []
-    for x, y in batches:
+    for index, (x, y) in enumerate(batches):
         problem.loss(model(x), y).backward()
         optimizer.step()
         start = time.perf_counter()
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / "plain.pt")
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, folder / f"{index}.pt")
         found.append(time.perf_counter() - start)
     return found
 

@@ -42,7 +42,7 @@ SMOKE = {
 """Tests of other tiers that the fast tier keeps: one per topic."""
 
 PATHS = {
-    "tests/benchmarks/*": "slow",
+    "tests/benchmarks/test_smoke.py::*": "slow",
     "tests/callbacks/saving/test_export_model.py::*onnx]": "slow",
     "tests/callbacks/saving/test_upload.py::*": "trackers",
     "tests/callbacks/watch/test_progress_everywhere.py::*": "processes",

@@ -1,0 +1,29 @@
+from pathlib import Path
+
+import torch
+from aitoolbox.torchtrain.callbacks.model_load import ModelLoadContinueTraining
+from aitoolbox.torchtrain.callbacks.model_save import ModelCheckpoint
+from aitoolbox.torchtrain.model import TTBasicModel
+from aitoolbox.torchtrain.train_loop import TrainLoop
+from common import EPOCHS, check_resumed, make_model, train_loader, val_loader
+from torch import nn
+
+
+class Model(TTBasicModel):
+    def __init__(self):
+        super().__init__()
+        self.net = make_model()
+
+    def forward(self, x):
+        return self.net(x)
+
+
+model = Model()
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+loop = TrainLoop(model, train_loader, val_loader, None, optimizer, nn.CrossEntropyLoss())
+names = {"project_name": "job", "experiment_name": "run", "local_model_result_folder_path": "."}
+callbacks = [ModelCheckpoint(hyperparams={}, cloud_save_mode=None, **names)]
+if stamps := sorted(folder.name.removeprefix("run_") for folder in Path("job").glob("run_*")):
+    callbacks.append(ModelLoadContinueTraining(stamps[0], cloud_save_mode=None, **names))
+loop.fit(EPOCHS, callbacks=callbacks)
+check_resumed(model.net)
