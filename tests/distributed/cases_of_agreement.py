@@ -254,3 +254,36 @@ def changes_on_one_rank(what: str, hook: str, folder: str) -> None:
     Trainer(max_duration="2ep", folder=folder, strategy=strategy, callbacks=callbacks).fit(
         model(), data(samples=4000), loss=nn.MSELoss(), optimizer=torch.optim.SGD
     )
+
+
+class StopsOnOneRank(hl.Callback):
+    """Asks to stop on one rank, in the step that is undone."""
+
+    def on_train_step_end(self, run: Any) -> None:
+        if ODD and run.clock.batch == 9:
+            run.stop("seen too much")
+
+
+class GoesBack(hl.Callback):
+    """Returns to the snapshot of batch 5 in the step of batch 9, on all ranks. May ask to stop before, on one rank."""
+
+    def __init__(self, *, stops: bool) -> None:
+        self.stops = stops
+        self.snapshot: Any = None
+
+    def on_train_step_start(self, run: Any) -> None:  # Before the vote of the step.
+        if self.stops and ODD and run.clock.batch == 8:
+            run.stop("seen enough")
+
+    def on_train_step_end(self, run: Any) -> None:
+        if run.clock.batch == 5:
+            self.snapshot = run.snapshot()
+        if run.clock.batch == 9:
+            run.roll_back(self.snapshot)
+
+
+def stop_of_an_undone_step(by_itself: bool) -> dict[str, Any]:
+    callbacks: list[Any] = [GoesBack(stops=True)] if by_itself else [StopsOnOneRank(), GoesBack(stops=False)]
+    trainer = Trainer(max_duration="12st", folder=False, strategy=hl.DDP(timeout="2m"), callbacks=callbacks)
+    result = trainer.fit(model(), data(samples=256), loss=nn.MSELoss(), optimizer=torch.optim.SGD)
+    return {"step": result.clock.step, "reason": result.stop_reason}

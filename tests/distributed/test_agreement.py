@@ -71,6 +71,16 @@ def test_a_setting_that_one_rank_changes_during_the_run_is_an_error_that_names_i
         assert words in told.text
 
 
+def test_a_stop_of_one_rank_in_a_step_that_is_undone_is_forgotten(ranks: Any) -> None:
+    found = ranks.values(f"{CASES}:stop_of_an_undone_step", 2, by_itself=False, limit=60)
+    assert found == [{"step": 12, "reason": "max_duration (12st) reached"}] * 2
+
+
+def test_a_stop_of_the_callback_that_rolls_back_stays_on_all_ranks(ranks: Any) -> None:
+    found = ranks.values(f"{CASES}:stop_of_an_undone_step", 2, by_itself=True, limit=60)
+    assert found == [{"step": 5, "reason": "seen enough"}] * 2
+
+
 def test_folders_workers_and_what_is_rank_zeros_alone_may_differ(ranks: Any, tmp_path: Path) -> None:
     zero, one = ranks.values(f"{CASES}:may_differ", 2, folder=str(tmp_path))
     assert (zero["step"], zero["heard"], one["heard"]) == (8, 8, 0)

@@ -49,7 +49,7 @@ class World:
         self.line: Line[View] = Line(
             lambda member: View(self, member),
             where=lambda: f"step {self.clock.step}",
-            stop=lambda reason, by: self.stops.append((reason, by)),
+            stop=lambda reason, by: self.stops.append((reason, by.name)),
             rank=rank,
             local_rank=local_rank,
         )

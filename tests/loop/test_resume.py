@@ -321,6 +321,43 @@ def test_a_signal_that_ends_a_run_says_what_it_has_saved_in_one_line(
     assert caught.value.checkpoint == (at_step(tmp_path / "run", 1) if saves else None)
 
 
+def test_an_epoch_whose_last_step_failed_in_a_hook_ends_once_after_the_resume(tmp_path: Path) -> None:
+    ends: list[str] = []
+    heard = hl.LambdaCallback(
+        on_train_epoch_end=lambda run: ends.append("train_epoch_end"), on_epoch_end=lambda run: ends.append("epoch_end")
+    )
+    saver = hl.Checkpointer(on_exception=True, at_end=False)
+    with pytest.raises(LeftError):
+        fit(leave(BATCHES, "train_step_end"), saver, folder=tmp_path / "run", max_duration="2ep")
+    saved = at_step(tmp_path / "run", BATCHES)
+    with pytest.warns(hl.errors.HooklineWarning, match="after an error inside a step"):
+        result = fit(heard, folder=tmp_path / "again", max_duration="2ep", resume=saved)
+    assert ends == ["train_epoch_end", "epoch_end"] * 2
+    assert (result.clock.epoch, result.clock.step) == (2, 2 * BATCHES)
+
+
+@pytest.mark.parametrize("left_at", [2, 6])
+def test_batches_of_an_iterator_whose_step_a_signal_has_dropped_are_trained_on_after_the_resume(
+    tmp_path: Path, left_at: int
+) -> None:
+    def batches(signal_before: int = -1) -> Iterator[Any]:
+        for index, batch in enumerate(tiny_data(12)):
+            if index == signal_before:
+                signal.raise_signal(signal.SIGTERM)
+            yield batch
+
+    def train(data: Iterator[Any], folder: Path) -> Ran:
+        options: dict[str, Any] = {"max_duration": "3st", "accumulate": 4, "every": "9st", "resume": "auto"}
+        return saved_fit(folder, model=TinyModel(), train=data, **options)
+
+    whole = train(batches(), tmp_path / "whole")
+    with pytest.raises(hl.Preempted):
+        train(batches(left_at), tmp_path / "run")  # In a step of four batches, before its third.
+    again = train(batches(), tmp_path / "run")
+    assert again.result.clock.batch == whole.result.clock.batch == 12
+    assert same_tensors(again.weights, whole.weights)
+
+
 @pytest.mark.parametrize("event", ["on_train_step_end", "on_eval_batch_end"])
 def test_ctrl_c_says_once_what_it_has_saved(tmp_path: Path, caplog: pytest.LogCaptureFixture, event: str) -> None:
     pressed = hl.LambdaCallback(**{event: lambda run: run.clock.step == 2 and signal.raise_signal(signal.SIGINT)})

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import doctest
 import json
+import sys
+from contextlib import suppress
+from itertools import count
+from typing import Any
 
 import pytest
 
@@ -25,6 +29,31 @@ def test_a_new_clock_is_at_zero_everywhere() -> None:
     c = Clock()
     assert (c.epoch, c.step, c.batch, c.sample, c.token, c.seconds, c.updates) == (0, 0, 0, 0, 0, 0.0, {})
     assert (c.step_in_epoch, c.batch_in_epoch, c.sample_in_epoch, c.token_in_epoch, c.seconds_in_epoch) == (0,) * 5
+
+
+def test_an_evaluation_may_end_while_another_thread_reads_its_clock() -> None:
+    """The watchdog of several ranks reads it in its own thread: the evaluation may end between any two lines."""
+
+    def end_before(line: int) -> Any:
+        lines = count()
+
+        def trace(frame: Any, event: str, arg: Any) -> Any:
+            if frame.f_code.co_name == "eval" and event == "line" and next(lines) == line:
+                read.end_eval()
+            return trace
+
+        return trace
+
+    for line in range(3):
+        read = Clock()
+        read.begin_eval()
+        earlier = sys.gettrace()
+        sys.settrace(end_before(line))
+        try:
+            with suppress(NotAvailableError):
+                _ = read.eval
+        finally:
+            sys.settrace(earlier)
 
 
 def test_a_misspelt_counter_is_an_error_and_not_a_new_attribute() -> None:

@@ -125,7 +125,7 @@ class Line(Generic[View]):
     Args:
         view: Function that makes the ``run`` of a member.
         where: Function that returns the current position in the run, for messages.
-        stop: Function that gets the reason and the callback's name when a hook raises ``StopTraining``.
+        stop: Function that gets the reason and the callback when a hook raises ``StopTraining``.
         rank: Rank of this process.
         local_rank: Rank of this process on its node.
         world_size: Number of processes.
@@ -137,7 +137,7 @@ class Line(Generic[View]):
         view: Callable[[Member[View]], View],
         *,
         where: Callable[[], str],
-        stop: Callable[[str, str], None],
+        stop: Callable[[str, Member[View]], None],
         rank: int = 0,
         local_rank: int = 0,
         world_size: int = 1,
@@ -384,7 +384,7 @@ class Line(Generic[View]):
                 error.add_note(f"in {member.name}.{hook} at {self._where()}")
             return False
         if isinstance(error, StopTraining) and not member.optional:
-            self._stop(error.reason, member.name)
+            self._stop(error.reason, member)
             return True
         # An invalid argument is a mistake of the user, who must see it before the first step, so it is never tolerated.
         # If a required callback fails in an event that an optional callback emits, the error is not tolerated either.

@@ -97,7 +97,7 @@ class Guest:
         self.line: Line[Run] = Line(
             lambda member: Run(self.state, member),
             where=lambda: self.state.where(),
-            stop=lambda reason, by: self.state.ask_stop(reason, by),
+            stop=lambda reason, by: self.state.ask_stop(reason, by.name),
             rank=host.rank,
             world_size=host.world_size,
         )

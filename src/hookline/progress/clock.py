@@ -244,12 +244,13 @@ class Clock:
     @property
     def eval(self) -> EvalClock:
         """Clock of the running evaluation or prediction. If they are nested, the innermost one."""
-        if not self._evals:
+        innermost = self._evals[-1:]  # Read once: the watchdog reads it in its own thread.
+        if not innermost:
             raise NotAvailableError(
                 "clock.eval has no value, because no evaluation or prediction is running: read it from "
                 "eval_start to eval_end or from predict_start to predict_end."
             )
-        return self._evals[-1]
+        return innermost[0]
 
     @property
     def is_evaluating(self) -> bool:

@@ -33,6 +33,8 @@ class StopRequest:
     """True if the body of a custom loop was left by ``break`` or ``return``."""
     by_user: bool = False
     """True after Ctrl-C on any rank. ``by`` is for display, and names that rank on other ranks."""
+    asker: str = ""
+    """The key of the callback that asked. It is the same on all ranks."""
 
     @property
     def goes_on(self) -> bool:
@@ -409,9 +411,17 @@ class Requests:
         """Drop the request for an evaluation, which is made or not needed any more."""
         self.agreed.evaluate = False
 
-    def drop_agreed_stop(self) -> None:
-        """Drop the stop that all ranks have agreed on, because its step is undone."""
-        self.agreed.stop = None
+    def drop_stop_after(self, step: int, by: str) -> None:
+        """Drop a stop that was asked for in a step that is undone, also if it still waits for a vote.
+
+        Args:
+            step: The last step that is not undone.
+            by: The key of the callback that rolls back. Its own stop stays, as does an interrupt.
+        """
+        for wanted in (self.asked, self.agreed):
+            stop = wanted.stop
+            if stop is not None and stop.step > step and stop.asker != by and not stop.interrupt:
+                wanted.stop = None
 
     def drop_stop(self) -> None:
         """Drop all requests to stop, because the stopped run trains longer."""

@@ -597,7 +597,8 @@ class Run:
             together: True if all ranks call it in the same hook, with the same reason: then the ranks need no vote.
         """
         self._required("called run.stop()")
-        request = StopRequest(reason, self.member.name, self.clock.step)
+        member = self.member
+        request = StopRequest(reason, member.name, self.clock.step, asker=member.key)
         self._state.requests.ask_stop(request)
         if together:
             self._state.requests.agree_on_stop(request)
@@ -619,7 +620,9 @@ class Run:
             ...             run.pause("the file 'pause' exists")
         """
         self._required("called run.pause()")
-        self._state.requests.ask_stop(StopRequest(reason, self.member.name, self.clock.step, interrupt=True))
+        member = self.member
+        request = StopRequest(reason, member.name, self.clock.step, interrupt=True, asker=member.key)
+        self._state.requests.ask_stop(request)
         if self.has_folder:
             self._state.requests.ask_save()
 

@@ -351,7 +351,14 @@ class RunState:
             self.failed_in = id(error), self.stage
 
     def ask_stop(
-        self, reason: str, by: str, *, interrupt: bool = False, left_body: bool = False, by_user: bool = False
+        self,
+        reason: str,
+        by: str,
+        *,
+        interrupt: bool = False,
+        left_body: bool = False,
+        by_user: bool = False,
+        asker: str = "",
     ) -> None:
         """Ask to stop training, for any reason other than a callback's ``run.stop``.
 
@@ -361,12 +368,13 @@ class RunState:
             interrupt: True if a resume continues the run, as after Ctrl-C.
             left_body: True if the body of a custom loop was left by ``break`` or ``return``.
             by_user: True after Ctrl-C.
+            asker: The key of the callback that asks.
         """
-        self.requests.ask_stop(StopRequest(reason, by, self.clock.step, interrupt, left_body, by_user))
+        self.requests.ask_stop(StopRequest(reason, by, self.clock.step, interrupt, left_body, by_user, asker))
         if self.requests.is_trained and not interrupt and self.stage in ("val", "test"):
             logger.warning("the evaluation that %s left has no metrics", by)
 
-    def stop_at_once(self, reason: str, by: str) -> None:
+    def stop_at_once(self, reason: str, by: str, asker: str = "") -> None:
         """Ask to stop because of ``StopTraining``, and leave an evaluation at its next batch."""
-        self.ask_stop(reason, by)
+        self.ask_stop(reason, by, asker=asker)
         self.requests.set_leave_evaluation(self.stage in ("val", "test"))

@@ -190,7 +190,7 @@ class OneShotFeed:
         return {"taken": (self._taken or 0) if self._reading is None else self._reading.taken}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._taken, self._reading = int(state.get("taken", 0)), None
+        self._taken, self._reading = int(state.get("taken", 0)) - int(state.get("dropped", 0)), None
 
     def close(self) -> None:
         """Do nothing: there are no workers."""

@@ -261,11 +261,14 @@ class TrainingData:
     def state_dict(self, *, is_epoch_begun: bool) -> dict[str, Any]:
         """Return the position in the data. Any number of processes can continue from it."""
         batch, feed = self._clock.batch_in_epoch if is_epoch_begun else 0, self.feed
+        taken = self.taken(batch) if is_epoch_begun else 0
+        # Batches that were given to a step that was dropped. An iterator has read them, and its feed counts them.
+        dropped = max(0, self.taken(self.position) - taken) if is_epoch_begun else 0
         return {
             "seed": self.seed,
-            "feed": {} if feed is None else feed.state_dict(),
+            "feed": {} if feed is None else {**feed.state_dict(), "dropped": dropped},
             "batch": batch,
-            "taken": self.taken(batch) if is_epoch_begun else 0,
+            "taken": taken,
             "own": self._saved.own if feed is None else _own(feed),
             "facts": (self._saved.facts if feed is None else facts_of(self.loader))._asdict(),
             "replaced": self.times_replaced("train"),

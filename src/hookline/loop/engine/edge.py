@@ -450,7 +450,7 @@ class Edge:
         return {
             "agenda": self._agenda.state_dict(),
             "mid_epoch": self.is_epoch_begun,
-            "edge_pending": self.epoch_phase is not EpochPhase.CLOSED and self._is_last_step,
+            "edge_pending": self.epoch_phase is EpochPhase.TRAINED and self._is_last_step,
             "evaluated": self._evaluated == self._weights.version(),
             "plateaus": self._schedulers.state_dict(),
             "updates_before": self._updates_before,

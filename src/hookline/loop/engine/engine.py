@@ -99,7 +99,7 @@ class Engine:
         self.line: Line[Run] = Line(
             lambda member: Run(self.state, member),
             where=lambda: self.state.where(),
-            stop=lambda reason, by: self.state.stop_at_once(reason, by),
+            stop=lambda reason, by: self.state.stop_at_once(reason, by.name, by.key),
             rank=here.rank,
             local_rank=here.local_rank,
             world_size=here.world_size,

@@ -73,14 +73,8 @@ class MemorySnapshots:
         self._tree.callbacks.load(saved["callbacks"], structural=True, but=by)
         self.restore(snapshot)
         self._tree.go_back(saved, but=by)
-        self._drop_stop_after(step, by)
+        self._state.requests.drop_stop_after(step, by.key)
         self._saver.start_generation()
         rewind_rows(self._records, self._state, saved["history"]["bytes"], self._saver.run_id)
         self._records.note("rollback", f"by {by.name}: {lost} step{'' if lost == 1 else 's'} taken back")
         line.emit(line.hooks.rollback)
-
-    def _drop_stop_after(self, step: int, by: Member[Run]) -> None:
-        """Drop a stop that another callback asked for in a step that is undone."""
-        stop = self._state.requests.agreed.stop
-        if stop is not None and stop.step > step and stop.by != by.name and not stop.interrupt:
-            self._state.requests.drop_agreed_stop()
