@@ -24,6 +24,7 @@ SYSTEM = {
     "evaluation loaders with their own interval": "loop/test_eval_loader.py::test_it_takes_part_at_its_own_interval_and_at_the_end",
     "metrics that are not measured each time": "loop/test_eval_loader.py::test_callbacks_and_schedulers_wait_for_its_metric",
     "an example of a fully tracked experiment": "test_examples.py::test_the_tracked_experiment_leaves_everything_that_explains_it",
+    "the differences from the five libraries, with code": "docs/test_pages.py::test_page_runs",
     "run.entry_point": "loop/test_task.py::test_each_entry_point_has_its_name_in_every_hook",
     "callbacks for one call": "loop/test_second_fit.py::test_other_loaders_and_callbacks_are_the_same_run",
     "evaluate": "loop/test_metrics.py::test_evaluate_gives_the_metrics_of_this_evaluation_only",
