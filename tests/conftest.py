@@ -229,6 +229,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 # -- isolation ------------------------------------------------------------------------------------
 
+WITH_PREFLIGHT = {"architecture", "docs", "preflight", "test_examples.py"}
+"""Folders and files of tests that have the pre-flight, as users have it."""
 USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
@@ -249,6 +251,19 @@ def usual_numbers() -> None:
     """Seed torch, as pytest-randomly seeds Python and NumPy."""
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def usual_preflight(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Switch the pre-flight off by default, except in its own tests, in examples and in pages."""
+    if "torch" not in sys.modules or request.path.relative_to(HERE).parts[0] in WITH_PREFLIGHT:
+        yield
+        return
+    from tests.support.defaults import set_preflight
+
+    set_preflight(False)
+    yield
+    set_preflight(True)
 
 
 @pytest.fixture(scope="session")

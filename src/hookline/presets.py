@@ -56,7 +56,8 @@ class Trainer(loop.Trainer):
         interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
             ``"raise"`` ``KeyboardInterrupt``.
         preflight: ``True``: find probable mistakes before step 1, in two training steps that leave no trace.
-            ``"strict"``: warnings are errors as well. ``False``: only the sanity check of the evaluation.
+            Errors raise ``SetupError``. ``"strict"``: warnings are errors as well. ``False``: only the sanity check
+            of the evaluation.
 
     Example:
         >>> import torch
@@ -114,7 +115,7 @@ def fit(
     config: Mapping[str, Any] | None = None,
     sinks: Iterable[Any] = (),
     interrupt: InterruptName = "return",
-    preflight: bool | PreflightName = False,
+    preflight: bool | PreflightName = True,
 ) -> Result:
     """Train a model, evaluate on ``val`` during training and on ``test`` at the end.
 
@@ -155,7 +156,8 @@ def fit(
         interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
             ``"raise"`` ``KeyboardInterrupt``.
         preflight: ``True``: find probable mistakes before step 1, in two training steps that leave no trace.
-            ``"strict"``: warnings are errors as well. ``False``: only the sanity check of the evaluation.
+            Errors raise ``SetupError``. ``"strict"``: warnings are errors as well. ``False``: only the sanity check
+            of the evaluation.
 
     Returns:
         The result of the run: metrics, history, clock, and why and by whom training was stopped.
@@ -191,7 +193,7 @@ def train(
     config: Mapping[str, Any] | None = None,
     sinks: Iterable[Any] = (),
     interrupt: InterruptName = "return",
-    preflight: bool | PreflightName = False,
+    preflight: bool | PreflightName = True,
 ) -> Result:
     """Train a model without any evaluation.
 
@@ -230,7 +232,8 @@ def train(
         interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
             ``"raise"`` ``KeyboardInterrupt``.
         preflight: ``True``: find probable mistakes before step 1, in two training steps that leave no trace.
-            ``"strict"``: warnings are errors as well. ``False``: only the sanity check of the evaluation.
+            Errors raise ``SetupError``. ``"strict"``: warnings are errors as well. ``False``: only the sanity check
+            of the evaluation.
 
     Returns:
         The result of the run: metrics, history, clock, and why and by whom training was stopped.

@@ -61,8 +61,8 @@ class Loop:
             ``log(dict, step)``.
         interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
             ``"raise"`` ``KeyboardInterrupt``.
-        preflight: ``True``: find probable mistakes before step 1, in two training steps that leave no trace.
-            ``"strict"``: warnings are errors as well. ``False``: only the sanity check of the evaluation.
+        preflight: ``True``: find probable mistakes in data, parameters, schedules and checkpoints before step 1.
+            Errors raise ``SetupError``. ``"strict"``: warnings are errors as well. ``False``: nothing is checked.
 
     Example:
         >>> import torch
@@ -101,7 +101,7 @@ class Loop:
         config: Mapping[str, Any] | None = None,
         sinks: Iterable[Any] = (),
         interrupt: InterruptName = "return",
-        preflight: bool | PreflightName = False,
+        preflight: bool | PreflightName = True,
     ) -> None:
         asked, verification = Settings.read(options_of(locals()), "Loop"), Verification.asked_for()
         settings = asked

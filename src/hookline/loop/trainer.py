@@ -60,7 +60,8 @@ class Trainer:
         interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
             ``"raise"`` ``KeyboardInterrupt``.
         preflight: ``True``: find probable mistakes before step 1, in two training steps that leave no trace.
-            ``"strict"``: warnings are errors as well. ``False``: only the sanity check of the evaluation.
+            Errors raise ``SetupError``. ``"strict"``: warnings are errors as well. ``False``: only the sanity check
+            of the evaluation.
 
     Example:
         >>> import torch
@@ -92,7 +93,7 @@ class Trainer:
         config: Mapping[str, Any] | None = None,
         sinks: Iterable[Any] = (),
         interrupt: InterruptName = "return",
-        preflight: bool | PreflightName = False,
+        preflight: bool | PreflightName = True,
     ) -> None:
         self._options = options_of(locals())
         if not isinstance(progress, bool):

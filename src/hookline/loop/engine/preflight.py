@@ -7,15 +7,19 @@ import math
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
+from copy import deepcopy
+from io import StringIO
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.nn.parameter import is_lazy
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
+from torch.utils.data.dataloader import default_collate
 
 from hookline.checkpoint import Store
 from hookline.checkpoint.agreement import by_zero
@@ -26,9 +30,9 @@ from hookline.errors import HooklineError, HooklineWarning, Preempted, StopTrain
 from hookline.loop.data.batches import count, is_one_shot, sure_length
 from hookline.loop.data.notes import data_parts
 from hookline.loop.engine.trial import Trial, trial
-from hookline.loop.evaluation.untouched import same_attributes
 from hookline.loop.preflight.checks import CHECKS
 from hookline.loop.preflight.evidence import Evidence, Failure, GradientWatch, Plan, SaveFacts, TrialFacts, place_of
+from hookline.loop.preflight.plain_state import PlainState
 from hookline.loop.preflight.report import Inspection, distinct, refused
 from hookline.loop.preflight.samples import LoaderFacts, facts_of
 from hookline.loop.preflight.watch import CallWatch, tensors_in
@@ -46,6 +50,10 @@ MAX_SAVE_BYTES: Final = 64 * 2**20
 """Largest part of a checkpoint that the pre-flight writes."""
 LONG_S: Final = 20.0
 """Seconds from which Hookline logs how long the pre-flight took."""
+MAX_STEP_S: Final = 10.0
+"""Seconds of a training step after which the pre-flight makes no further step."""
+MEMORY_FACTOR: Final = 8
+"""The free memory must hold the weights this often: a step needs gradients and the state of the optimizer."""
 BATCH_EVENTS: Final = ("batch_fetch_end", "train_batch_start", "forward_start", "forward_end", "loss_ready")
 """Events at which a callback may replace the batch, the outputs or the loss."""
 BATCH_RESOURCES: Final = {"batch", "outputs", "loss"}
@@ -95,10 +103,11 @@ class Preflight:
         """Make the sanity check. Return its error if other findings can be reported with it."""
         engine = self._engine
         loaders = engine.data.named_loaders_of("val", dict(vals))
-        if is_on and engine.world.shares[0] == 1:  # Else each rank gets some of the batches.
+        kept = _plain_state(engine, vals.values())
+        if is_on and engine.world.shares[0] == 1 and not kept.doubt:  # Else each rank gets some of the batches.
             loaders = {name: _first_and_last(loader) for name, loader in loaders.items()}
         try:
-            with same_attributes(part for each in vals.values() for part in data_parts(each)):
+            with _restored(kept):
                 engine.check_sanity(loaders)
         except Exception as error:
             if not is_on:
@@ -141,13 +150,18 @@ class Preflight:
         if is_one_shot(loader) or _holds_iterator(loader):
             logger.warning("the pre-flight makes no training step: the training loader can be read only once")
             return None
-        changes = _changing_batches(engine)
-        has_values = engine.state.device.type != "meta" and not engine.world.is_sharded
-        if changes or not has_values or not hasattr(engine.state.task, "train_batch"):
-            if changes:
-                logger.info("the pre-flight makes no training step: %s may change the batches", changes)
+        if (
+            engine.state.device.type == "meta"
+            or engine.world.is_sharded
+            or not hasattr(engine.state.task, "train_batch")
+        ):
             return None
-        with same_attributes(_with_attributes(engine)), trial(engine) as trying:
+        kept, changing = _plain_state(engine, [loader]), _changing_batches(engine)
+        doubt = f"{changing} may change the batches" if changing else kept.doubt or _memory_doubt(engine)
+        if any(engine.world.group.exchange(bool(doubt))):
+            logger.info("the pre-flight makes no training step: %s", doubt or "another rank cannot")
+            return None
+        with _unheard(), _restored(kept), trial(engine) as trying:
             return self._steps(trying, train)
 
     def _steps(self, trying: Trial, train: LoaderFacts) -> TrialFacts:
@@ -155,28 +169,28 @@ class Preflight:
         engine = self._engine
         module, rest = engine.state.module, train.rest if engine.world.shares[0] == 1 else 0
         before = _evaluating(module)
-        watch = None if engine.settings.compile else CallWatch()
+        watch = CallWatch()
         gradients, losses, seconds = GradientWatch(module), [], 0.0
         failure: Failure | None = None
         inputs: dict[tuple[Any, ...], Tensor] = {}
         size, smaller = 0, False
         try:
-            batches = list(_with_last(trying.batches(BATCHES), 0 if watch is None else rest))
+            # They may be the user's own tensors, and a model may change them in place.
+            batches = deepcopy(list(_with_last(trying.batches(BATCHES), rest)))
             for number, batch in enumerate(batches):
                 smaller = number == BATCHES
                 batch_size = count(batch)[0]
                 if not number:
                     size, inputs = batch_size, dict(tensors_in(batch))
-                if watch is not None:
-                    watch.begin(batch, batch_size)
+                watch.begin(batch, batch_size)
                 began = perf_counter()
-                with ExitStack() as stack:
-                    if watch is not None and not smaller:
-                        stack.enter_context(watch)
+                with nullcontext() if smaller else watch:
                     loss = trying.attempt(batch)
                 seconds = seconds if smaller else perf_counter() - began
                 if loss is not None and not smaller:
                     losses.append(loss)
+                if any(engine.world.group.exchange(seconds > MAX_STEP_S)):
+                    break
         except StopTraining:
             pass
         except Exception as error:
@@ -184,8 +198,7 @@ class Preflight:
             failure = Failure.of(error, samples=train.rest if smaller else None)
         finally:
             gradients.close()
-            if watch is not None:
-                watch.end()
+            watch.end()
         self._optimizer_bytes = sum(
             value.nbytes
             for optimizer in engine.state.optimizers.values()
@@ -329,11 +342,79 @@ class Preflight:
         raise leave
 
 
-def _with_attributes(engine: Engine) -> list[object]:
-    """Return the objects whose attributes a training step may change, and that no snapshot holds."""
-    weights, loader = engine.loss_weights, engine.state.loaders.get("train")
-    found: list[object] = [*engine.state.module.modules(), *([] if weights is None else weights.parts())]
-    return [*found, *data_parts(loader)]
+def _plain_state(engine: Engine, loaders: Iterable[Any]) -> PlainState:
+    """Copy the Python state that a step, an evaluation or reading may change, and that no snapshot holds."""
+    state = engine.state
+    module, weights = state.module, engine.loss_weights
+    kept = PlainState([*module.parameters(), *module.buffers(), *(each.scheduler for each in state.schedulers)])
+    for name, optimizer in state.optimizers.items():
+        kept.add(optimizer, name, but=("state", "param_groups"))
+    for part in () if weights is None else weights.parts():
+        kept.add(part, "the loss", but=("loss",))
+    kept.add(module, title_of(module))
+    for loader in loaders:
+        if not _is_plain_data(loader):
+            for part in data_parts(loader):
+                kept.add(part, f"the {type(part).__name__}")
+    if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+        kept.refuse("the model has parameters without a shape")
+    if any(tensor.layout != torch.strided for tensor in (*module.parameters(), *module.buffers())):
+        kept.refuse("the model has sparse tensors")
+    return kept
+
+
+def _is_plain_data(loader: Any) -> bool:
+    """True for a loader that calls no code of the user: reading changes nothing."""
+    if type(loader) in (list, tuple):
+        return True
+    if type(loader) is not DataLoader or loader.collate_fn is not default_collate:
+        return False
+    dataset: Any = loader.dataset
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    parts = dataset.datasets if type(dataset) is ConcatDataset else [dataset]
+    return all(type(part) in (TensorDataset, list, tuple) or isinstance(part, Tensor) for part in parts)
+
+
+def _memory_doubt(engine: Engine) -> str:
+    """Return why memory may not be enough for a copy of the weights. Empty if it is."""
+    device, needed = engine.state.device, sum(tensor.nbytes for tensor in engine.tree.weights().values())
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_memory()
+    if free is None or needed * MEMORY_FACTOR < free:
+        return ""
+    return f"the weights have {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB of memory are free"
+
+
+def _free_memory() -> int | None:
+    """Return how many bytes of memory processes can still use. ``None`` if the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    sizes = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    return 1024 * sizes[0] if sizes else None
+
+
+@contextmanager
+def _restored(kept: PlainState) -> Iterator[None]:
+    """Restore the Python state after the block."""
+    try:
+        yield
+    finally:
+        kept.restore()
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Print, log and compile nothing in the block."""
+    level = logging.root.manager.disable
+    with ExitStack() as stack:
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(redirect_stdout(StringIO()))
+        logging.disable(logging.CRITICAL)
+        stack.callback(logging.disable, level)
+        yield
 
 
 def _without_numbers(message: str) -> str:

@@ -79,7 +79,9 @@ def check_gradients(evidence: Evidence) -> Iterator[Finding]:
                 f"All gradients of {evidence.title} are 0, so that no update changes it.",
                 "Look for a ReLU, clamp, round or argmax after the last layer, or for a softmax over one output.",
             )
-    elif zero and _smallest_rate(evidence) > 0:
+        return
+    zero = [name for name in zero if named[name].ndim > 1]  # A bias may cancel: a critic subtracts two of its outputs.
+    if zero and _smallest_rate(evidence) > 0:
         yield Finding(
             "warning",
             "gradients",
