@@ -139,6 +139,7 @@ CALLBACKS = {
     "Checkpointer(on_exception)": "callbacks/saving/test_checkpointer.py::test_after_an_error_in_a_step_the_checkpoint_is_inexact_and_auto_passes_it_over",
     "Checkpointer in the background": "callbacks/saving/test_saving_behind_training.py::test_training_goes_on_while_a_save_is_written",
     "SaveBest": "callbacks/saving/test_save_best.py::test_the_file_and_the_model_have_the_weights_of_the_best_evaluation",
+    "resume from an address on ranks": "distributed/test_resume_elsewhere.py::test_ranks_continue_from_an_address_also_without_the_optimizer",
     "resume without a part": "loop/test_partial_resume.py::test_a_part_that_is_skipped_starts_from_scratch_and_the_others_continue",
     "folder at an address": "loop/test_remote_folder.py::test_a_run_continues_on_another_machine_as_if_it_had_not_been_left",
     "folder at an address, upload failed": "loop/test_remote_folder.py::test_a_run_whose_upload_failed_continues_from_its_local_folder_and_is_uploaded_then",

@@ -167,6 +167,7 @@ def train(
     norm: bool = True,
     samples: int = 44,
     counts: bool = False,
+    skip: list[str] | None = None,
 ) -> dict[str, Any]:
     """One fit; what it ends with, and what was there when a checkpoint was loaded."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -191,7 +192,7 @@ def train(
         folder=folder,
         callbacks=[*callbacks, note],
         strategy=strategy_of(strategy, model),
-        resume=resume,
+        resume=resume if resume is None else hl.Resume(resume, skip=skip or ()),
         seed=11,
         log_every="3st",
         eval_every="2st",

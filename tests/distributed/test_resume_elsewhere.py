@@ -95,6 +95,23 @@ def test_a_checkpoint_of_one_process_is_gone_on_with_by_two(
         assert {key: its["loaded"][key] for key in keys} == {key: one["ends"][key] for key in keys}
 
 
+@pytest.mark.parametrize("skip", [[], ["optimizer"]])
+@pytest.mark.parametrize("after", ["ddp", "fsdp"])
+def test_ranks_continue_from_an_address_also_without_the_optimizer(
+    ranks: Any, tmp_path: Path, after: str, skip: list[str]
+) -> None:
+    args: dict[str, Any] = {"every": "4st", "with_callbacks": CALLBACKS}
+    saved = preempted(ranks, tmp_path / "one", 1, **args)
+    args |= {"resume": f"local://{tmp_path}/one", "skip": skip, "duration": "1ep"}
+    found = ranks.values(TRAIN, 2, strategy=after, folder=str(tmp_path / "two"), **args)
+    for its in found:
+        assert its["loaded"]["weights"] == saved["weights"]
+        assert its["loaded"]["EMA"] == saved["callbacks"]["EMA"]
+        assert (its["loaded"]["optimizer"] == saved["optimizer"]) is not bool(skip)
+    assert len({its["ends"]["weights"] for its in found}) == 1
+    assert not list((tmp_path / "two").glob(".*"))
+
+
 def test_another_number_of_processes_is_said_and_not_the_threads_that_come_with_it(ranks: Any, tmp_path: Path) -> None:
     """Torchrun gives each process one thread: to name that would hide what has changed."""
     resume = "cases_of_checkpoints.py:resume_with_threads"
