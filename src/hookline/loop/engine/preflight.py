@@ -103,7 +103,8 @@ class Preflight:
         """Make the sanity check. Return its error if other findings can be reported with it."""
         engine = self._engine
         loaders = engine.data.named_loaders_of("val", dict(vals))
-        kept = _plain_state(engine, vals.values())
+        kept = PlainState()  # A model keeps what an evaluation changes, as in a run without a pre-flight.
+        _keep_data(kept, vals.values())
         if is_on and engine.world.shares[0] == 1 and not kept.doubt:  # Else each rank gets some of the batches.
             loaders = {name: _first_and_last(loader) for name, loader in loaders.items()}
         try:
@@ -352,15 +353,20 @@ def _plain_state(engine: Engine, loaders: Iterable[Any]) -> PlainState:
     for part in () if weights is None else weights.parts():
         kept.add(part, "the loss", but=("loss",))
     kept.add(module, title_of(module))
-    for loader in loaders:
-        if not _is_plain_data(loader):
-            for part in data_parts(loader):
-                kept.add(part, f"the {type(part).__name__}")
+    _keep_data(kept, loaders)
     if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
         kept.refuse("the model has parameters without a shape")
     if any(tensor.layout != torch.strided for tensor in (*module.parameters(), *module.buffers())):
         kept.refuse("the model has sparse tensors")
     return kept
+
+
+def _keep_data(kept: PlainState, loaders: Iterable[Any]) -> None:
+    """Copy the Python state that reading may change."""
+    for loader in loaders:
+        if not _is_plain_data(loader):
+            for part in data_parts(loader):
+                kept.add(part, f"the {type(part).__name__}")
 
 
 def _is_plain_data(loader: Any) -> bool:
