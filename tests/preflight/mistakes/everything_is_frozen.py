@@ -1,6 +1,6 @@
 """No parameter is trainable.
 
-Found as: error gradients
+Found as: raises LossError
 """
 
 import torch

@@ -1,6 +1,6 @@
 """The forward is under no_grad.
 
-Found as: error gradients
+Found as: raises LossError
 """
 
 import torch

@@ -31,7 +31,16 @@ from hookline.loop.data.batches import count, is_one_shot, sure_length
 from hookline.loop.data.notes import data_parts
 from hookline.loop.engine.trial import Trial, trial
 from hookline.loop.preflight.checks import CHECKS
-from hookline.loop.preflight.evidence import Evidence, Failure, GradientWatch, Plan, SaveFacts, TrialFacts, place_of
+from hookline.loop.preflight.evidence import (
+    Evidence,
+    Failure,
+    GradientWatch,
+    Plan,
+    SaveFacts,
+    TrialFacts,
+    place_of,
+    unregistered_tensors,
+)
 from hookline.loop.preflight.plain_state import PlainState
 from hookline.loop.preflight.report import Inspection, distinct, refused
 from hookline.loop.preflight.samples import LoaderFacts, facts_of
@@ -171,7 +180,8 @@ class Preflight:
         module, rest = engine.state.module, train.rest if engine.world.shares[0] == 1 else 0
         before = _evaluating(module)
         watch = CallWatch()
-        gradients, losses, seconds = GradientWatch(module), [], 0.0
+        gradients, losses, seconds = GradientWatch(dict(module.named_parameters())), [], 0.0
+        strays = GradientWatch(unregistered_tensors(module, engine.state.optimizers.values()))
         failure: Failure | None = None
         inputs: dict[tuple[Any, ...], Tensor] = {}
         size, smaller = 0, False
@@ -199,6 +209,7 @@ class Preflight:
             failure = Failure.of(error, samples=train.rest if smaller else None)
         finally:
             gradients.close()
+            strays.close()
             watch.end()
         self._optimizer_bytes = sum(
             value.nbytes
@@ -219,6 +230,7 @@ class Preflight:
             inputs=inputs,
             evaluating_before=before,
             evaluating_after=_evaluating(module),
+            unregistered=tuple(strays.facts()),
             logged=frozenset(engine.book.names()) | ({"train/loss"} if losses else frozenset()),
             seconds_per_batch=seconds,
             failure=failure,
@@ -506,7 +518,7 @@ def _plan(engine: Engine, train: LoaderFacts) -> Plan:
     elif longest is not None and longest.unit == "ep":
         epochs = longest.value
         steps = None if per_epoch is None else epochs * per_epoch
-    return Plan(steps, epochs, batches, per_epoch)
+    return Plan(steps, epochs, batches, per_epoch, engine.steps.accumulate)
 
 
 def _kept(save: SavePlan, plan: Plan) -> float:
@@ -588,6 +600,11 @@ def _changing_batches(engine: Engine) -> str:
     return ""
 
 
+def _is_own(callback: object) -> bool:
+    """True for a callback of Hookline. If it declares nothing, it prepares nothing."""
+    return type(callback).__module__.startswith("hookline.")
+
+
 def _may_be_prepared(engine: Engine) -> bool:
     """True if a hook of training may prepare what a step needs.
 
@@ -599,6 +616,6 @@ def _may_be_prepared(engine: Engine) -> bool:
     undeclared = [
         member.view
         for member in engine.line.members
-        if member.is_task or not (member.callback.reads or member.callback.writes)
+        if member.is_task or not (_is_own(member.callback) or member.callback.reads or member.callback.writes)
     ]
     return any(run is view for hooks in heard for _, run in hooks or () for view in undeclared)
