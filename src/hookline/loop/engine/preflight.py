@@ -31,7 +31,16 @@ from hookline.loop.data.batches import count, is_one_shot, sure_length
 from hookline.loop.data.notes import data_parts
 from hookline.loop.engine.trial import Trial, trial
 from hookline.loop.preflight.checks import CHECKS
-from hookline.loop.preflight.evidence import Evidence, Failure, GradientWatch, Plan, SaveFacts, TrialFacts, place_of
+from hookline.loop.preflight.evidence import (
+    Evidence,
+    Failure,
+    GradientWatch,
+    Plan,
+    SaveFacts,
+    TrialFacts,
+    place_of,
+    unregistered_tensors,
+)
 from hookline.loop.preflight.plain_state import PlainState
 from hookline.loop.preflight.report import Inspection, distinct, refused
 from hookline.loop.preflight.samples import LoaderFacts, facts_of
@@ -103,7 +112,8 @@ class Preflight:
         """Make the sanity check. Return its error if other findings can be reported with it."""
         engine = self._engine
         loaders = engine.data.named_loaders_of("val", dict(vals))
-        kept = _plain_state(engine, vals.values())
+        kept = PlainState()  # A model keeps what an evaluation changes, as in a run without a pre-flight.
+        _keep_data(kept, vals.values())
         if is_on and engine.world.shares[0] == 1 and not kept.doubt:  # Else each rank gets some of the batches.
             loaders = {name: _first_and_last(loader) for name, loader in loaders.items()}
         try:
@@ -170,7 +180,8 @@ class Preflight:
         module, rest = engine.state.module, train.rest if engine.world.shares[0] == 1 else 0
         before = _evaluating(module)
         watch = CallWatch()
-        gradients, losses, seconds = GradientWatch(module), [], 0.0
+        gradients, losses, seconds = GradientWatch(dict(module.named_parameters())), [], 0.0
+        strays = GradientWatch(unregistered_tensors(module, engine.state.optimizers.values()))
         failure: Failure | None = None
         inputs: dict[tuple[Any, ...], Tensor] = {}
         size, smaller = 0, False
@@ -198,6 +209,7 @@ class Preflight:
             failure = Failure.of(error, samples=train.rest if smaller else None)
         finally:
             gradients.close()
+            strays.close()
             watch.end()
         self._optimizer_bytes = sum(
             value.nbytes
@@ -218,6 +230,7 @@ class Preflight:
             inputs=inputs,
             evaluating_before=before,
             evaluating_after=_evaluating(module),
+            unregistered=tuple(strays.facts()),
             logged=frozenset(engine.book.names()) | ({"train/loss"} if losses else frozenset()),
             seconds_per_batch=seconds,
             failure=failure,
@@ -352,15 +365,20 @@ def _plain_state(engine: Engine, loaders: Iterable[Any]) -> PlainState:
     for part in () if weights is None else weights.parts():
         kept.add(part, "the loss", but=("loss",))
     kept.add(module, title_of(module))
-    for loader in loaders:
-        if not _is_plain_data(loader):
-            for part in data_parts(loader):
-                kept.add(part, f"the {type(part).__name__}")
+    _keep_data(kept, loaders)
     if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
         kept.refuse("the model has parameters without a shape")
     if any(tensor.layout != torch.strided for tensor in (*module.parameters(), *module.buffers())):
         kept.refuse("the model has sparse tensors")
     return kept
+
+
+def _keep_data(kept: PlainState, loaders: Iterable[Any]) -> None:
+    """Copy the Python state that reading may change."""
+    for loader in loaders:
+        if not _is_plain_data(loader):
+            for part in data_parts(loader):
+                kept.add(part, f"the {type(part).__name__}")
 
 
 def _is_plain_data(loader: Any) -> bool:
@@ -500,7 +518,7 @@ def _plan(engine: Engine, train: LoaderFacts) -> Plan:
     elif longest is not None and longest.unit == "ep":
         epochs = longest.value
         steps = None if per_epoch is None else epochs * per_epoch
-    return Plan(steps, epochs, batches, per_epoch)
+    return Plan(steps, epochs, batches, per_epoch, engine.steps.accumulate)
 
 
 def _kept(save: SavePlan, plan: Plan) -> float:
@@ -582,6 +600,11 @@ def _changing_batches(engine: Engine) -> str:
     return ""
 
 
+def _is_own(callback: object) -> bool:
+    """True for a callback of Hookline. If it declares nothing, it prepares nothing."""
+    return type(callback).__module__.startswith("hookline.")
+
+
 def _may_be_prepared(engine: Engine) -> bool:
     """True if a hook of training may prepare what a step needs.
 
@@ -593,6 +616,6 @@ def _may_be_prepared(engine: Engine) -> bool:
     undeclared = [
         member.view
         for member in engine.line.members
-        if member.is_task or not (member.callback.reads or member.callback.writes)
+        if member.is_task or not (_is_own(member.callback) or member.callback.reads or member.callback.writes)
     ]
     return any(run is view for hooks in heard for _, run in hooks or () for view in undeclared)

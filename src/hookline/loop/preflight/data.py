@@ -17,6 +17,7 @@ MIN_SHARED: Final = 0.01
 """Smallest fraction of equal samples that is not a coincidence."""
 MAX_FEATURE: Final = 1_000.0
 LARGEST_PIXEL: Final = 255
+MIN_SAMPLES: Final = 8
 
 
 def check_shared_samples(evidence: Evidence) -> Iterator[Finding]:
@@ -113,6 +114,43 @@ def check_scale(evidence: Evidence) -> Iterator[Finding]:
                 where,
             )
             return
+        if values.ndim >= 3 and 0 < largest <= 1 / LARGEST_PIXEL + 1e-6 and _are_divided_twice(values):
+            yield Finding(
+                "warning",
+                "input-scale",
+                f"The first layer ({layer}) gets pixels from 0 to 1/255: they are divided by 255 twice.",
+                "Divide by 255 once. ToTensor does so itself.",
+                where,
+            )
+            return
+
+
+def check_constant_inputs(evidence: Evidence) -> Iterator[Finding]:
+    """Find a batch whose samples all have the same inputs."""
+    trial = evidence.trial
+    inputs = {} if trial is None else trial.inputs
+    found = [inputs[path] for path in _layer_paths(evidence) if path in inputs]  # type: ignore[index]
+    if found and all(len(each) >= MIN_SAMPLES and bool((each == each[:1]).all()) for each in found if each.ndim > 1):
+        yield Finding(
+            "warning",
+            "constant-inputs",
+            f"All {len(found[0])} samples of a batch have the same inputs.",
+            "Check that the data set uses its index, and how it converts the values.",
+        )
+
+
+def check_batch_dimension(evidence: Evidence) -> Iterator[Finding]:
+    """Find layers over time that take the samples of the batch as time steps."""
+    trial = evidence.trial
+    for call in () if trial is None or trial.calls is None else trial.calls.sequences[:1]:
+        yield Finding(
+            "warning",
+            "batch-dimension",
+            f"The {call.layer} gets inputs of the shape {call.shape}, and takes the {call.shape[0]} samples of the "
+            f"batch as time steps.",
+            "Give the layer batch_first=True, or transpose the first two dimensions.",
+            call.where,
+        )
 
 
 def check_indices(evidence: Evidence) -> Iterator[Finding]:
@@ -184,6 +222,11 @@ def _layer_paths(evidence: Evidence) -> set[object]:
     """Return the paths of the inputs that go into a layer as they are."""
     trial = evidence.trial
     return set() if trial is None or trial.calls is None else {path for path, _, _ in trial.calls.layer_inputs}
+
+
+def _are_divided_twice(values: Tensor) -> bool:
+    pixels = values.double() * LARGEST_PIXEL**2
+    return bool(((pixels - pixels.round()).abs() < 0.01).all())
 
 
 def _are_integers(values: Tensor) -> bool:

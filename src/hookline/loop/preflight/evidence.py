@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from hookline.errors import error_text
 from hookline.loop.preflight.samples import LoaderFacts
 from hookline.loop.preflight.watch import PACKAGES, CallWatch, shown_path
 from hookline.run import RunState
+
+MAX_ITEMS: Final = 1_000
+"""Largest number of items of a list in which layers are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,8 @@ class TrialFacts:
     """Parts in eval mode when training begins."""
     evaluating_after: tuple[str, ...] = ()
     """Parts in eval mode after a step."""
+    unregistered: tuple[str, ...] = ()
+    """Tensors that got gradients, and are not parameters of the module."""
     logged: frozenset[str] = frozenset()
     """Metrics that the steps have logged."""
     seconds_per_batch: float = 0.0
@@ -79,6 +85,7 @@ class Plan:
     epochs: float | None = None
     batches_per_epoch: int | None = None
     steps_per_epoch: float | None = None
+    accumulate: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +147,14 @@ class GradientWatch:
     """Note for each parameter whether its gradients are zero or not finite.
 
     Args:
-        module: The task, or the model.
+        named: The parameters by name.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, named: Mapping[str, Tensor]) -> None:
         self._found: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
         self._handles = [
             parameter.register_post_accumulate_grad_hook(self._noting(name))  # type: ignore[no-untyped-call]
-            for name, parameter in module.named_parameters()
+            for name, parameter in named.items()
             if parameter.requires_grad
         ]
 
@@ -177,6 +184,34 @@ class GradientWatch:
             )
             for name, (largest, finite) in self._found.items()
         }
+
+
+def unregistered_tensors(module: nn.Module, optimizers: Iterable[Optimizer]) -> dict[str, Tensor]:
+    """Return tensors that attributes hold, directly or in layers in a list, and that are in no optimizer.
+
+    Args:
+        module: The task, or the model.
+        optimizers: The optimizers.
+    """
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    known = {id(each) for each in (*module.parameters(), *(each for group in groups for each in group["params"]))}
+    found: dict[str, Tensor] = {}
+    for prefix, part in module.named_modules():
+        for name, value in vars(part).items():
+            if name in ("_parameters", "_buffers", "_modules"):
+                continue
+            items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+            for number, item in enumerate(list(items)[:MAX_ITEMS]):
+                inner = item.named_parameters() if isinstance(item, nn.Module) else [("", item)]
+                for inner_name, tensor in inner:
+                    if (
+                        isinstance(tensor, Tensor)
+                        and tensor.is_leaf
+                        and tensor.requires_grad
+                        and id(tensor) not in known
+                    ):
+                        found[".".join(filter(None, (prefix, name, str(number), inner_name)))] = tensor
+    return found
 
 
 def place_of(error: BaseException) -> str:

@@ -19,6 +19,7 @@ NAMES: Final = {
     "binary_cross_entropy": "binary cross-entropy",
     "binary_cross_entropy_with_logits": "binary cross-entropy with logits",
     "kl_div": "KL divergence",
+    "ctc_loss": "CTC loss",
 }
 TOLERANCE: Final = 1e-4
 ROUGH: Final = 0.05
@@ -30,7 +31,7 @@ MIN_ROWS: Final = 8
 def check_loss_inputs(evidence: Evidence) -> Iterator[Finding]:
     """Find outputs of a wrong kind: probabilities for logits, or the reverse."""
     for call in _calls(evidence):
-        checks = {"cross_entropy": _of_cross_entropy, "nll_loss": _of_nll, "kl_div": _of_kl}
+        checks = {"cross_entropy": _of_cross_entropy, "nll_loss": _of_nll, "kl_div": _of_kl, "ctc_loss": _of_ctc}
         if call.name in checks:
             yield from checks[call.name](call)
         if call.name in BINARY_LOSSES:
@@ -60,6 +61,25 @@ def check_broadcasts(evidence: Evidence) -> Iterator[Finding]:
     watch = None if evidence.trial is None else evidence.trial.calls
     for found in () if watch is None else watch.broadcasts:
         yield _broadcast(found.name, *found.shapes, found.where)
+
+
+def check_copied_tokens(evidence: Evidence) -> Iterator[Finding]:
+    """Find a language model whose targets are the tokens that it reads at the same positions."""
+    trial = evidence.trial
+    for call in _calls(evidence):
+        targets = None if trial is None or call.origin is None else trial.inputs.get(call.origin)
+        for embedding in () if trial is None or trial.calls is None else trial.calls.embeddings:
+            tokens = None if trial is None or embedding.origin is None else trial.inputs.get(embedding.origin)
+            if tokens is None or targets is None or call.name not in CLASS_LOSSES or tokens.ndim < 2:
+                continue
+            if tokens.dtype == targets.dtype and torch.equal(tokens, targets):
+                yield _target(
+                    call,
+                    "The targets are the tokens that the model reads, at the same positions.",
+                    "To predict the next token, use tokens[:, :-1] as inputs and tokens[:, 1:] as targets.",
+                    "warning",
+                )
+                return
 
 
 def check_padding(evidence: Evidence) -> Iterator[Finding]:
@@ -118,6 +138,22 @@ def _of_cross_entropy(call: LossCall) -> Iterator[Finding]:
             "The cross-entropy gets the result of a log-softmax, and applies it again, which changes nothing.",
             "Leave the log-softmax out of the model, or use NLLLoss.",
             "warning",
+        )
+    elif call.kind in ("ReLU", "tanh", "dropout"):
+        yield _input(
+            call,
+            f"The cross-entropy gets the result of a {call.kind}, which limits the logits.",
+            f"Leave out the {call.kind} after the last layer.",
+            "warning",
+        )
+
+
+def _of_ctc(call: LossCall) -> Iterator[Finding]:
+    if call.kind != "log_softmax" and bool((call.outputs.float().logsumexp(-1).abs() > ROUGH).any()):
+        yield _input(
+            call,
+            "The CTC loss gets values that are not log-probabilities: their exponentials do not sum to 1.",
+            "Pass the result of log_softmax(-1).",
         )
 
 

@@ -9,6 +9,7 @@ from typing import Final
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
+from torch.optim import SGD
 
 from hookline.loop.model.optimizers import misplaced_parameters
 from hookline.loop.preflight.evidence import Evidence, TrialFacts
@@ -18,6 +19,9 @@ from hookline.records.finding import Finding
 MAX_CHANGE: Final = 3.0
 """Largest change of the weights in two updates, relative to their size, that is not suspicious."""
 MAX_LOSS_GROWTH: Final = 10.0
+MIN_RATE: Final = 1e-7
+MIN_CHANGE: Final = 1e-6
+MAX_DECAY: Final = 0.1
 
 
 def check_optimizers(evidence: Evidence) -> Iterator[Finding]:
@@ -48,6 +52,15 @@ def check_gradients(evidence: Evidence) -> Iterator[Finding]:
     """Find parameters without a gradient, with gradients of zero, and with gradients that are not finite."""
     trial = _complete(evidence)
     if trial is None or not trial.losses or evidence.drives_updates:
+        return
+    if not trial.gradients:
+        yield Finding(
+            "error",
+            "gradients",
+            f"No gradient reaches a parameter of {evidence.title}, so that no update changes it.",
+            "Look for no_grad, detach, .data, .item() or argmax between the parameters and the loss, and for frozen "
+            "parameters.",
+        )
         return
     named = {name: parameter for name, parameter in evidence.module.named_parameters() if parameter.requires_grad}
     unused = [name for name in named if name not in trial.gradients]
@@ -88,6 +101,35 @@ def check_gradients(evidence: Evidence) -> Iterator[Finding]:
             f"The gradients of {len(zero)} of {len(named)} parameters were 0 in two steps: {_shown(zero)}.",
             "Check that the loss depends on them: a ReLU may be 0 for all inputs.",
         )
+
+
+def check_unregistered(evidence: Evidence) -> Iterator[Finding]:
+    """Find layers and tensors that get gradients, and are not parameters of the model."""
+    names = () if evidence.trial is None else evidence.trial.unregistered
+    if names:
+        yield Finding(
+            "warning",
+            "not-in-optimizer",
+            f"{len(names)} tensors of {evidence.title} get gradients, and are not parameters of it: {_shown(names)}.",
+            "Put layers into an nn.ModuleList or nn.ModuleDict, and tensors into an nn.Parameter.",
+        )
+
+
+def check_weight_decay(evidence: Evidence) -> Iterator[Finding]:
+    """Find a weight decay that makes the weights 0 within a few steps."""
+    for optimizer in evidence.state.optimizers.values():
+        for group in optimizer.param_groups:
+            is_direct = isinstance(optimizer, SGD) or group.get("decoupled_weight_decay", False)
+            decay = float(group.get("lr", 0.0)) * float(group.get("weight_decay", 0.0))
+            if is_direct and decay >= MAX_DECAY:
+                yield Finding(
+                    "warning",
+                    "weight-decay",
+                    f"Each step makes the weights {min(decay, 1):.0%} smaller: lr={float(group['lr']):g} times "
+                    f"weight_decay={float(group['weight_decay']):g}.",
+                    "Use a smaller weight_decay, such as 0.01.",
+                )
+                return
 
 
 def check_losses(evidence: Evidence) -> Iterator[Finding]:
@@ -136,7 +178,17 @@ def check_updates(evidence: Evidence) -> Iterator[Finding]:
             yield Finding("warning", "learning-rate", "The learning rate is 0.", "Give the optimizer a larger lr.")
         return
     trial = _complete(evidence)
-    if trial is None or not trial.losses or trial.has_moved or evidence.precision == "fp16":
+    if trial is None or not trial.losses or evidence.precision == "fp16":
+        return
+    if trial.has_moved:
+        if max(rates, default=1.0) < MIN_RATE and trial.change < MIN_CHANGE and not is_scheduled:
+            yield Finding(
+                "warning",
+                "learning-rate",
+                f"Two updates change the weights of {evidence.title} by {trial.change:.1g} of their size, with "
+                f"{_rates(evidence)}.",
+                "Use a larger learning rate.",
+            )
         return
     if any(not facts.is_zero for facts in trial.gradients.values()) and all(map(math.isfinite, trial.losses)):
         yield Finding(

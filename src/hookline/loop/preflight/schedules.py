@@ -42,6 +42,19 @@ def check_schedules(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
+def check_accumulation(evidence: Evidence) -> Iterator[Finding]:
+    """Find an accumulation window that is longer than an epoch."""
+    batches, accumulate = evidence.plan.batches_per_epoch, evidence.plan.accumulate
+    if batches and accumulate > batches:
+        yield Finding(
+            "warning",
+            "accumulate",
+            f"accumulate={accumulate} is more than the {batches} batches of an epoch, and the end of an epoch ends "
+            f"the window.",
+            f"Write accumulate={batches} for one step per epoch, or a smaller number.",
+        )
+
+
 def check_durations(evidence: Evidence) -> Iterator[Finding]:
     """Find callbacks that begin after the end of the run."""
     for callback in evidence.callbacks:

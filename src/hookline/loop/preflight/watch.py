@@ -20,10 +20,21 @@ PACKAGES: Final = (str(Path(torch.__file__).parent), str(Path(hookline.__file__)
 CLASS_LOSSES: Final = ("cross_entropy", "nll_loss")
 PAIR_LOSSES: Final = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 BINARY_LOSSES: Final = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
-LOSSES: Final = (*CLASS_LOSSES, *PAIR_LOSSES, *BINARY_LOSSES, "kl_div")
+LOSSES: Final = (*CLASS_LOSSES, *PAIR_LOSSES, *BINARY_LOSSES, "kl_div", "ctc_loss")
 
-KINDS: Final = {"softmax": "softmax", "log_softmax": "log_softmax", "sigmoid": "sigmoid", "logsigmoid": "logsigmoid"}
+KINDS: Final = {
+    "softmax": "softmax",
+    "log_softmax": "log_softmax",
+    "sigmoid": "sigmoid",
+    "logsigmoid": "logsigmoid",
+    "relu": "ReLU",
+    "relu_": "ReLU",
+    "tanh": "tanh",
+    "dropout": "dropout",
+}
 """Functions whose result is recognized as the input of a loss."""
+OVER_TIME: Final = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN", "rnn_relu": "RNN"}
+ATTENTION: Final = "multi_head_attention_forward"
 LAYERS: Final = ("linear", "conv1d", "conv2d", "conv3d")
 PAIRWISE: Final = ("sub", "__sub__", "rsub", "__rsub__", "subtract", "eq", "__eq__")
 
@@ -82,6 +93,15 @@ class EmbeddingCall:
 
 
 @dataclass(frozen=True, slots=True)
+class SequenceCall:
+    """A layer over time steps that takes the samples of the batch as time steps."""
+
+    layer: str
+    shape: tuple[int, ...]
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
 class NormCall:
     """One batch normalization in training mode."""
 
@@ -99,6 +119,7 @@ class CallWatch(TorchFunctionMode):
         self.broadcasts: list[Broadcast] = []
         self.embeddings: list[EmbeddingCall] = []
         self.norms: list[NormCall] = []
+        self.sequences: list[SequenceCall] = []
         self.layer_inputs: list[tuple[tuple[Any, ...], str, str]] = []
         """Path in the batch, layer and line, for each tensor of the batch that goes into a layer as it is."""
         self._kinds: dict[int, tuple[Tensor, str, int]] = {}
@@ -127,6 +148,8 @@ class CallWatch(TorchFunctionMode):
             self._note_embedding(args, given)
         elif name == "batch_norm" and given.get("training"):
             self.norms.append(NormCall(args[0][0, 0].numel() if args[0].ndim > 2 else 1, place()))
+        elif name in OVER_TIME or name == ATTENTION:
+            self._note_sequence(name, args)
         elif name in PAIRWISE and len(args) == 2:
             self._note_pair(name, args)
         elif name in LAYERS and args and (origin := self._origin_of(args[0])) is not None:
@@ -142,7 +165,10 @@ class CallWatch(TorchFunctionMode):
         """Note the kind and the origin of a result."""
         first = args[0]
         if name in KINDS and isinstance(found, Tensor):
-            dim = given.get("dim", args[1] if len(args) > 1 else None)
+            if name == "dropout" and not (args[2] if len(args) > 2 else given.get("training", True)):
+                self._copy_marks(first, found, keeps_origin=True)
+                return
+            dim = given.get("dim", args[1] if len(args) > 1 else None) if "softmax" in name else None
             self._kinds[id(found)] = found, KINDS[name], _dimension(dim, first.ndim)
         elif name == "log" and (kind := self._kinds.get(id(first))) is not None:
             self._kinds[id(found)] = (
@@ -201,6 +227,14 @@ class CallWatch(TorchFunctionMode):
             self.embeddings.append(EmbeddingCall(len(weight), smallest, largest, origin, place()))
             if padding is not None:
                 self._padding = (indices == padding % max(1, len(weight))).detach()
+
+    def _note_sequence(self, name: str, args: tuple[Any, ...]) -> None:
+        is_packed = name in OVER_TIME and not isinstance(args[2], list | tuple)
+        if not args or is_packed or (name in OVER_TIME and args[-1]):  # The last argument is batch_first.
+            return
+        shape = tuple(args[0].shape)
+        if len(shape) == 3 and shape[0] == self._batch_size != shape[1] > 1:
+            self.sequences.append(SequenceCall(OVER_TIME.get(name, "attention"), shape, place()))
 
     def _note_pair(self, name: str, args: tuple[Any, ...]) -> None:
         one, other = args
