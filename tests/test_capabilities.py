@@ -179,6 +179,7 @@ CALLBACKS = {
     "LRFinder": "callbacks/schedule/test_lr_finder.py::test_training_is_bitwise_what_it_is_without_it",
     "LRFinder draws the curve": "callbacks/schedule/test_lr_finder.py::test_the_curve_is_drawn_and_logged",
     "MicroBatches": "callbacks/schedule/test_micro_batches.py::test_pieces_have_the_gradients_of_the_whole_batch",
+    "MicroBatches on several ranks": "distributed/test_micro_batches.py::test_ranks_with_less_memory_have_smaller_pieces_and_the_same_weights",
     "MicroBatches after a resume": "callbacks/schedule/test_micro_batches.py::test_a_resumed_run_has_the_same_pieces_and_the_same_weights",
     "BatchSizeFinder": "callbacks/schedule/test_batch_size_finder.py::test_the_search_is_right_for_every_limit",
     "BatchSizeFinder restores everything": "callbacks/schedule/test_batch_size_finder.py::test_training_is_bitwise_what_it_is_without_it",
