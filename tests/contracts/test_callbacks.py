@@ -100,6 +100,7 @@ WAYS: dict[str, tuple[Make, ...]] = {
     "MixUp": (lambda cls: cls(), lambda cls: cls(1.0, probability=0.5)),
     "CutMix": (lambda cls: _on_squares(cls),),
     "SAM": (lambda cls: cls(), lambda cls: cls(0.5)),
+    "MicroBatches": (lambda cls: cls(), lambda cls: cls(3)),
     "GradientClip": (lambda cls: cls(1.0), lambda cls: cls({"SGD": 0.1}, norm_type=1.0)),
     "GradientMonitor": (
         lambda cls: cls(),
@@ -181,11 +182,12 @@ SKIP: dict[str, tuple[str, ...]] = {
     # A trial needs a task: in an own loop both refuse, with an error.
     "BatchSizeFinder": ("own_loops",),
     "LRFinder": ("own_loops",),
-    # A custom loop computes its loss itself: all four refuse it, with an error.
+    # A custom loop computes its loss itself: all five refuse it, with an error.
     "CutMix": ("own_loops",),
     "LabelSmoothing": ("own_loops",),
     "MixUp": ("own_loops",),
     "SAM": ("own_loops",),
+    "MicroBatches": ("own_loops",),
 }
 """By name of a callback: the rules that cannot hold for it. Each needs its reason beside it."""
 

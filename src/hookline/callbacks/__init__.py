@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         Freeze,
         LRFinder,
         LRSchedule,
+        MicroBatches,
     )
     from hookline.callbacks.stopping import (
         EarlyStopping,
@@ -118,6 +119,7 @@ __all__ = [
     "MemoryMonitor",
     "MemorySnapshot",
     "Metrics",
+    "MicroBatches",
     "MixUp",
     "ModelSummary",
     "Notify",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributions import Beta
 
-from hookline.callbacks.regularization._losses import autocast_of, check_pair, check_plain, loss_of
+from hookline.callbacks._losses import autocast_of, check_pair, check_plain, loss_of
 from hookline.errors import ArgumentError, SetupError
 from hookline.events import Callback
 

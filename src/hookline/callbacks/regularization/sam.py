@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from hookline.callbacks.regularization._losses import autocast_of, check_pair, check_plain, loss_of
+from hookline.callbacks._losses import autocast_of, check_pair, check_plain, loss_of, same_statistics
 from hookline.callbacks.regularization._mixing import Mixing
 from hookline.callbacks.regularization.label_smoothing import LabelSmoothing
 from hookline.errors import ArgumentError, SetupError
 from hookline.events import Callback
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from hookline.run import Run
 
@@ -83,7 +81,7 @@ class SAM(Callback):
         inputs, targets = check_pair(run, "SAM")
         (optimizer,) = run.optimizers.values()
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        with _same_statistics(run.model), torch.enable_grad():
+        with same_statistics(run.model), torch.enable_grad():
             with autocast_of(run):
                 outputs = run.task.model(inputs)
                 loss = loss_of(run, outputs, targets)
@@ -112,17 +110,3 @@ class SAM(Callback):
             (moved, before), self._kept = self._kept, None
             with torch.no_grad():
                 torch._foreach_copy_(moved, before)
-
-
-@contextmanager
-def _same_statistics(model: nn.Module) -> Iterator[None]:
-    """Normalize by the batch as in training, without an update of the running statistics of batch norms."""
-    norms = [part for part in model.modules() if isinstance(part, _BatchNorm) and part.track_running_stats]
-    norms = [part for part in norms if part.training]
-    for part in norms:
-        part.track_running_stats = False
-    try:
-        yield
-    finally:
-        for part in norms:
-            part.track_running_stats = True

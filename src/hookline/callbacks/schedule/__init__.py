@@ -7,6 +7,7 @@ from hookline.callbacks.schedule.finetuning import Finetuning
 from hookline.callbacks.schedule.freeze import Freeze
 from hookline.callbacks.schedule.lr_finder import LRFinder
 from hookline.callbacks.schedule.lr_schedule import LRSchedule
+from hookline.callbacks.schedule.micro_batches import MicroBatches
 
 __all__ = [
     "AccumulationSchedule",
@@ -16,4 +17,5 @@ __all__ = [
     "Freeze",
     "LRFinder",
     "LRSchedule",
+    "MicroBatches",
 ]

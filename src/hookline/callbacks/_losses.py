@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from hookline.errors import SetupError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from hookline.run import Run
 
@@ -48,3 +51,17 @@ def loss_of(run: Run, outputs: Any, targets: Tensor) -> Tensor:
     """Return the loss of outputs and targets, as the task computes it."""
     found = run.task.loss(outputs, targets)
     return found[0] if type(found) is tuple else found  # type: ignore[no-any-return]
+
+
+@contextmanager
+def same_statistics(model: nn.Module) -> Iterator[None]:
+    """Normalize by the batch as in training, without an update of the running statistics of batch norms."""
+    norms = [part for part in model.modules() if isinstance(part, _BatchNorm) and part.track_running_stats]
+    norms = [part for part in norms if part.training]
+    for part in norms:
+        part.track_running_stats = False
+    try:
+        yield
+    finally:
+        for part in norms:
+            part.track_running_stats = True
