@@ -77,7 +77,7 @@ site: $(VENV)/.installed-site ## build the documentation site into build/site
 tutorials: $(VENV)/.installed-test ## run the tutorials that were changed, write their pages and notebooks
 	OMP_NUM_THREADS=1 $(BIN)/python docs/tutorials/make_tutorials.py $(ARGS)
 
-images: $(VENV)/.installed-test ## draw the images of the README and of the concepts (needs Chromium)
+images: $(VENV)/.installed-test ## draw all images of the README and of the documentation (needs Chromium)
 	$(BIN)/python docs/images/make_drawings.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/images/make_images.py
 

@@ -1,6 +1,7 @@
-"""Draw the images of the README: ``make images``.
+"""Draw the images of the README, of the quick start and of the callback pages: ``make images``.
 
-The terminal image shows ``hookline demo`` in a real pseudo-terminal, the report image shows the ``report.html`` of
+``callback_images.py`` and ``quick_start_recording.py`` draw those of the callbacks and of the quick start. The terminal
+image shows ``hookline demo`` in a real pseudo-terminal, the report image shows the ``report.html`` of
 that run in Chromium, and the chart draws the step costs from ``docs/benchmarks.json``.
 """
 
@@ -20,8 +21,10 @@ import tempfile
 import termios
 from pathlib import Path
 
+import callback_images
 import matplotlib.pyplot as plt
 import pyte
+import quick_start_recording
 from playwright.sync_api import Browser, sync_playwright
 
 IMAGES = Path(__file__).parent
@@ -119,6 +122,8 @@ def draw_chart() -> None:
 
 def main() -> None:
     draw_chart()
+    quick_start_recording.draw()
+    callback_images.draw()
     with tempfile.TemporaryDirectory() as temporary, sync_playwright() as playwright:
         folder = Path(temporary) / "digits"
         lines = record_demo(folder)

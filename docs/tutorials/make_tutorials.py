@@ -8,6 +8,9 @@ script as a notebook in an empty folder, which holds a copy of the script, and w
 - the notebook ``<name>.ipynb``, with the same text, code and output;
 - the images of the page, ``images/<name>/*.png``, from files that the script has written under these names.
 
+``fine_tuning`` needs transformers: run this file with ``.interop/transformers/bin/python``, which
+``make interop ARGS=transformers`` installs.
+
 Jupytext itself is not used: the split into cells is one line, and nbformat and nbclient, which the tests need in any
 case, do the rest.
 """
@@ -32,6 +35,7 @@ TUTORIALS = Path(__file__).parent
 SCRIPTS = {path.stem: path for path in sorted(TUTORIALS.glob("*.py")) if path != Path(__file__)}
 OUTPUT = re.compile(r'\n\n```text title="Output"\n[\s\S]*?\n```')
 """A recorded output in a page."""
+COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,8 @@ def execute(name: str, notebook: Any) -> None:
         for cell in notebook.cells:
             cell["metadata"] = {}  # when each cell ran
             outputs = [output for output in cell.get("outputs", []) if output.get("name") == "stdout"]
-            text = "".join(output["text"] for output in outputs).strip().replace(temporary, "/home/me")
+            text = COLOUR.sub("", "".join(output["text"] for output in outputs)).replace(temporary, "/home/me")
+            text = "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
             if cell.cell_type == "code":
                 cell["outputs"] = [v4.new_output("stream", name="stdout", text=f"{text}\n")] if text else []
         for image in re.findall(rf"\]\((images/{name}/.*?)\)", SCRIPTS[name].read_text()):

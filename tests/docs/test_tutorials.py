@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
 
-from hookline.testing import run_script
+from hookline.testing import run_script, start_script
 
 ROOT = Path(__file__).parents[2]
 _spec = importlib.util.spec_from_file_location("make_tutorials", ROOT / "docs/tutorials/make_tutorials.py")
@@ -24,12 +27,17 @@ SCRIPTS: dict[str, Path] = make_tutorials.SCRIPTS
 RESULTS = {
     "image_classification": ({}, r"test accuracy: ([\d.]+)", 0.94, 1.0),
     "gan": ({"EPOCHS": 20}, r"drawn: mean probability ([\d.]+)", 0.6, 1.0),
+    "language_model": ({"TOKENS": 40_000}, r"trained model: ([\d.]+) bits", 2.0, 4.75),
     "custom_loop": ({}, r"validation loss: [\d.]+ -> ([\d.]+)", 0.3, 0.7),
 }
 """Constants that make a tutorial shorter, a number that it prints, and the range of this number."""
 
-OTHER_TESTS: dict[str, str] = {}
-"""Tutorials that need another environment or several processes, and the files of their tests."""
+OTHER_TESTS = {
+    "fine_tuning": "tests/interop/test_transformers_tutorial.py",
+    "several_processes": "tests/docs/test_tutorials.py",
+    "resume_on_slurm": "tests/docs/test_tutorials.py",
+}
+"""Tutorials that are started several times or need another environment, and the files of their tests."""
 
 
 def smaller(name: str, constants: dict[str, object]) -> str:
@@ -96,3 +104,32 @@ def test_a_tutorial_reaches_its_result(name: str, tmp_path: Path, monkeypatch: p
     page = (make_tutorials.TUTORIALS / f"{name}.md").read_text()
     images = {Path(link).name for link in re.findall(rf"\(images/{name}/(.*?)\)", page)}
     assert images <= {path.name for path in tmp_path.rglob("*.png")}
+
+
+def test_two_processes_get_the_result_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = SCRIPTS["several_processes"]
+    losses = []
+    for launcher in ([], ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]):
+        done = subprocess.run([sys.executable, *launcher, path], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        losses += re.findall(r"processes: (\d), steps: 360, samples: 11496\nloss ([\d.]+)", done.stdout)
+    assert [processes for processes, _ in losses] == ["1", "2"]
+    assert float(losses[0][1]) == pytest.approx(float(losses[1][1]), rel=1e-3)
+    assert float(losses[0][1]) < 0.6
+
+
+def test_a_run_that_gets_sigterm_ends_as_if_it_had_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    source, first_checkpoint = SCRIPTS["resume_on_slurm"].read_text(), Path("runs/preempted/checkpoints/step-00000100")
+    with start_script(source, env={"FOLDER": "runs/preempted"}) as script:
+        while script.process.poll() is None and not first_checkpoint.exists():
+            time.sleep(0.02)
+        script.send(signal.SIGTERM)
+        assert script.finish().returncode == 128 + signal.SIGTERM
+    resumed = run_script(source, env={"FOLDER": "runs/preempted"})
+    assert "resumed from" in resumed.stdout + resumed.stderr
+    assert run_script(source).returncode == 0
+    for file in ("model.safetensors", "state.safetensors"):
+        ends = [Path(f"runs/{run}/checkpoints/step-00001800/{file}") for run in ("preempted", "never-stopped")]
+        assert ends[0].read_bytes() == ends[1].read_bytes(), file

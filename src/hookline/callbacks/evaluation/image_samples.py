@@ -171,7 +171,7 @@ class ImageSamples(Callback):
 
     def _log_masks(self, run: Run, pictures: Tensor, true: Tensor | None, predicted: Tensor) -> None:
         """Log rows of images, true masks and predicted masks."""
-        rows = [[Tile(picture, ("picture",)) for picture in pictures]]
+        rows = [[Tile(picture, ("image",)) for picture in pictures]]
         for masks, label in ((true, "true"), (predicted, "predicted")):
             if masks is not None:
                 rows.append([Tile(overlay(p, mask), (label,)) for p, mask in zip(pictures, masks, strict=True)])
