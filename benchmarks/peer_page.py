@@ -144,9 +144,10 @@ LINES = """The jobs:
 - a metric of one's own, a CSV log and a progress bar.
 
 Each number is the length of a script in `benchmarks/jobs`, and each script was run and checked: the
-model has learned, has the best weights, or was resumed after `SIGKILL`. Blank lines, comments and the import
-of the shared data, models and checks do not count. All scripts have the same formatter. Code that a library
-makes users write by hand counts.
+model has learned, has the best weights, or was resumed after `SIGKILL` without starting again. Blank lines,
+comments and the import of the shared data, models and checks do not count. All scripts have the same
+formatter. Code that a library makes users write by hand
+counts.
 """
 
 BETTER = """These are all comparisons on this page in which a library needs less than Hookline, by the medians. A

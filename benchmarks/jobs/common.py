@@ -58,8 +58,8 @@ def check_stopped(model: nn.Module, best_loss: float) -> None:
 
 
 def check_resumed(model: nn.Module) -> None:
-    """The second start trained the rest only: from the last checkpoint, which was saved after an epoch."""
-    assert 0 < Net.batches <= (EPOCHS - 3) * STEPS_PER_EPOCH + 5, f"{Net.batches} batches"
+    """The second start did not begin again: it trained at most three of the five epochs."""
+    assert 0 < Net.batches <= (EPOCHS - 2) * STEPS_PER_EPOCH + 5, f"{Net.batches} batches"
     check_accuracy(model)
 
 

@@ -27,8 +27,8 @@ class Top2(AbstractResultPackage):
 model = Model()
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 loop = TrainLoop(model, train_loader, val_loader, None, optimizer, nn.CrossEntropyLoss())
-log = ModelTrainHistoryFileWriter(
-    file_format="csv", project_name="job", experiment_name="run", local_model_result_folder_path="."
-)
+names = {"project_name": "job", "experiment_name": "run", "local_model_result_folder_path": "."}
+no_cloud = {"cloud_save_mode": "local", "bucket_name": "", "cloud_dir_prefix": ""}
+log = ModelTrainHistoryFileWriter(file_format="csv", **names, **no_cloud)
 loop.fit(EPOCHS, callbacks=[ModelPerformanceEvaluation(Top2(), {}), log])
 check_csv(next(Path("job").rglob("*.csv")), "loss", "val_top2")

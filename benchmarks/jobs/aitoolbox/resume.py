@@ -22,8 +22,9 @@ model = Model()
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 loop = TrainLoop(model, train_loader, val_loader, None, optimizer, nn.CrossEntropyLoss())
 names = {"project_name": "job", "experiment_name": "run", "local_model_result_folder_path": "."}
-callbacks = [ModelCheckpoint(hyperparams={}, cloud_save_mode=None, **names)]
+no_cloud = {"cloud_save_mode": "local", "bucket_name": "", "cloud_dir_prefix": ""}
+callbacks = [ModelCheckpoint(hyperparams={}, **names, **no_cloud)]
 if stamps := sorted(folder.name.removeprefix("run_") for folder in Path("job").glob("run_*")):
-    callbacks.append(ModelLoadContinueTraining(stamps[0], cloud_save_mode=None, **names))
+    callbacks.append(ModelLoadContinueTraining(stamps[0], **names, **no_cloud))
 loop.fit(EPOCHS, callbacks=callbacks)
 check_resumed(model.net)

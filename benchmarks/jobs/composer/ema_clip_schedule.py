@@ -7,7 +7,7 @@ from composer.optim import CosineAnnealingScheduler
 
 model = ComposerClassifier(make_model(), num_classes=10)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-ema = EMA(smoothing=0.98, update_interval="1ba")
+ema = EMA(half_life=None, smoothing=0.98, update_interval="1ba")
 algorithms = [ema, GradientClipping("norm", 1.0)]
 trainer = Trainer(
     model=model,

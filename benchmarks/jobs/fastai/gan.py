@@ -24,6 +24,6 @@ def g_loss(fake, ones):
     return bce(discriminator(fake), ones)
 
 
-learn = Learner(DataLoaders(ring_loader, [next(iter(ring_loader))]), generator, g_loss, moms=(0.5, 0.5, 0.5))
+learn = Learner(DataLoaders(ring_loader, []), generator, g_loss, moms=(0.5, 0.5, 0.5))
 learn.fit(GAN_EPOCHS, 1e-3, cbs=TrainDiscriminator())
 check_generator(generator)

@@ -24,6 +24,8 @@ class Classifier(AutoUnit):
         self.losses.append(loss)
 
     def on_eval_end(self, state):
+        if not self.losses:  # the evaluation after a stop has no batches
+            return
         self.val_loss = torch.stack(self.losses).mean().item()
         # DistributedCheckpointSaver 0.2.4 raises an error when it should save after an evaluation.
         if self.val_loss < self.best_loss:
