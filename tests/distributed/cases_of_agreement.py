@@ -287,3 +287,21 @@ def stop_of_an_undone_step(by_itself: bool) -> dict[str, Any]:
     trainer = Trainer(max_duration="12st", folder=False, strategy=hl.DDP(timeout="2m"), callbacks=callbacks)
     result = trainer.fit(model(), data(samples=256), loss=nn.MSELoss(), optimizer=torch.optim.SGD)
     return {"step": result.clock.step, "reason": result.stop_reason}
+
+
+class SkipsOne(hl.Callback):
+    def on_train_step_start(self, run: Any) -> None:
+        if ODD and run.clock.batch == 190:
+            run.skip_step()
+
+
+class AddsLate(hl.Callback):
+    def on_train_epoch_start(self, run: Any) -> None:
+        if run.clock.epoch == 1:
+            run.callbacks.add(SkipsOne())
+
+
+def skips_with_a_late_callback() -> list[int]:
+    trainer = Trainer(max_duration="2ep", folder=False, strategy=hl.DDP(timeout="2m"), callbacks=[AddsLate()])
+    result = trainer.fit(model(), data(samples=1000), loss=nn.MSELoss(), optimizer=torch.optim.SGD)
+    return [result.clock.batch, result.clock.step]

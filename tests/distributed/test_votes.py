@@ -51,6 +51,11 @@ def test_a_step_that_one_rank_skips_is_skipped_by_all(either_ranks: Any, hook: s
     assert found[0]["batches"] == 8
 
 
+def test_a_callback_that_is_added_during_the_run_can_skip_a_short_step(ranks: Any) -> None:
+    found = ranks.values("cases_of_agreement.py:skips_with_a_late_callback", 2, limit=100)
+    assert found == [[250, 249]] * 2
+
+
 def test_short_steps_have_few_votes_and_right_numbers(either_ranks: Any) -> None:
     two, alone = either_ranks.values(f"{CASES}:short_steps", 2), either_ranks.values(f"{CASES}:short_steps", 1)
     assert two[0]["weights"] == two[1]["weights"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,24 @@ def written(folder: Path) -> list[tuple[str, int]]:
     found = json_lines(folder / "metrics.jsonl")
     # What is left is not known before this process has made a step.
     return sorted((row["name"], row["step"]) for row in found if row["name"] != "time/remaining")
+
+
+def test_a_signal_at_the_very_end_of_a_wait_for_data_leaves_the_evaluation(tmp_path: Path) -> None:
+    """The batch is there, and the run has not noted yet that it waits no more."""
+
+    def at_the_end_of_the_wait(frame: Any, event: str, arg: Any) -> None:
+        if event == "call" and frame.f_code.co_name == "wait" and frame.f_locals.get("leave") is False:
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGTERM)
+
+    class Watch(Callback):
+        def on_eval_start(self, run: Any) -> None:
+            if run.clock.step == 8:
+                sys.setprofile(at_the_end_of_the_wait)
+
+    with pytest.raises(Preempted) as caught:
+        train_monitored(tmp_path / "left", Watch())
+    assert caught.value.checkpoint == tmp_path / "left" / "checkpoints" / "step-00000008"
 
 
 @pytest.mark.parametrize("log_every", ["1st", "3st", None])

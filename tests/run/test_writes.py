@@ -451,3 +451,23 @@ def test_any_other_field_is_an_error_that_says_what_to_write() -> None:
 
     weights_after(on("train_step_end", write), max_duration="1st")
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "words"),
+    [
+        (None, {"max_duration": "8st", "eval_every": "0.5dur"}, "max_duration = None: '0.5dur' is a fraction of"),
+        ("100tok", {}, "max_duration = '100tok': this run does not count tokens"),
+    ],
+)
+def test_a_max_duration_that_the_run_cannot_have_is_an_error_in_the_hook_that_sets_it(
+    value: str | None, options: dict[str, Any], words: str
+) -> None:
+    class Sets(hl.Callback):
+        def on_train_step_end(self, run: Any) -> None:
+            run.max_duration = value
+
+    with pytest.raises(hl.errors.SetupError) as caught:
+        fit(Sets(), val=tiny_data(), **options)
+    assert words in str(caught.value)
+    assert "Sets.on_train_step_end at step 1" in str(caught.value.__notes__)

@@ -40,7 +40,7 @@ class Ballot:
     logged: float = 0.0
     """In a vote at an edge: the rank has logged a value that has no row yet."""
     weighted: float = 0.0
-    """The rank has loss weights or counts that do not follow from the number of samples."""
+    """The rank needs a vote in every step: for weights or counts that it alone knows, or for a skipped step."""
     changes: float = 0.0
     """The rank has changed how the run trains since the last vote. The ranks then compare what they have changed."""
     seconds: float = 0.0

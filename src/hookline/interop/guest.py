@@ -274,6 +274,9 @@ class GuestAnswers(_Refusing):
     def accumulate(self) -> int:
         return self._host.accumulate()
 
+    def check_max_duration(self, duration: Duration | None) -> None:
+        """Do nothing: the other trainer has its own intervals."""
+
     def window_is_full(self) -> bool:
         return (self._guest.clock.batch_in_epoch + 1) % self._host.accumulate() == 0
 

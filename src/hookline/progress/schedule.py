@@ -55,6 +55,14 @@ class Schedule:
         schedule._share = every if every.unit == "dur" else None
         return schedule
 
+    def interval(self, max_duration: Duration | None) -> Duration:
+        """Return the interval in a run of another length.
+
+        Raises:
+            DurationError: If it is a fraction of ``max_duration``, and that is ``None``.
+        """
+        return self.every if self._share is None else self._share.of(max_duration)
+
     def replan(self, max_duration: Duration | None, clock: Clock) -> None:
         """Adapt to a new ``max_duration``. The schedule does not repeat past calls.
 
@@ -70,7 +78,7 @@ class Schedule:
             >>> schedule, schedule.next_step(clock)
             (Schedule(every='4st', last='8st'), 12)
         """
-        every = self.every if self._share is None else self._share.of(max_duration)
+        every = self.interval(max_duration)
         if every == self.every:
             return
         before = self.state_dict()

@@ -314,6 +314,7 @@ class Run:
         duration = None if value is None else Duration.parse(value, "run.max_duration = …")
         if duration is not None and duration.unit == "dur":
             raise SetupError(f"run.max_duration = {str(duration)!r}: 'dur' is a fraction of max_duration itself")
+        self._state.answers.check_max_duration(duration)
         self._state.max_duration = duration
         self._state.requests.note_change("run.max_duration", str(duration))
 

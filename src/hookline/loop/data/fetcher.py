@@ -40,16 +40,16 @@ class Fetcher:
         """
         self._requests.wait(leave=leave, whole=whole)
         try:
-            return next(iterator, END)
-        except BaseException as error:
-            return self.after_failure(error)
-        finally:
-            self._requests.wait(leave=False)
+            try:
+                return next(iterator, END)
+            finally:
+                self._requests.wait(leave=False)
+        except BaseException as error:  # Also of a signal that comes just before the wait is over.
+            return self.after_failure(error, waited=leave)
 
-    def after_failure(self, error: BaseException) -> Any:
+    def after_failure(self, error: BaseException, *, waited: bool = True) -> Any:
         """Return ``LEFT`` if a signal, Ctrl-C or ``StopTraining`` has ended the wait. Raise any other error."""
         state, requests = self._state, self._requests
-        waited = requests.waiting
         requests.wait(leave=False)
         if isinstance(error, LeaveWait):
             return LEFT

@@ -99,6 +99,12 @@ class Agenda:
             if isinstance(schedule, Schedule):
                 schedule.replan(max_duration, self._clock)
 
+    def check(self, max_duration: Duration | None) -> None:
+        """Raise ``DurationError`` if an interval is a fraction of ``max_duration`` and cannot be one of this length."""
+        for schedule in (self._logs, self._evals, *self.saves):
+            if isinstance(schedule, Schedule):
+                schedule.interval(max_duration)
+
     def replan(self, max_duration: Duration | None) -> None:
         """Plan again if a hook has changed ``max_duration``."""
         if self.max_duration != max_duration:

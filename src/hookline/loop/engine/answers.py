@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 
 from hookline.checkpoint.plan import SavePlan
 from hookline.distributed.guard import refuse_if_guarded
-from hookline.errors import Preempted, ScopeError, SetupError, error_text
+from hookline.errors import DurationError, Preempted, ScopeError, SetupError, error_text
 from hookline.loop.data.batches import is_one_shot
 from hookline.loop.data.loaders import LOADERS, check_loader, named_loaders
 from hookline.loop.engine.edge import EpochPhase
@@ -256,6 +256,22 @@ class LoopAnswers:
             raise SetupError(f"run.accumulate = {batches!r}: give 1 batch or more.")
         self._engine.steps.set_accumulate(batches)
         self._engine.requests.note_change("run.accumulate", str(batches))
+
+    def check_max_duration(self, duration: Duration | None) -> None:
+        """Check a new length of training before it is set.
+
+        Raises:
+            SetupError: If an interval is a fraction of a length that the run then lacks, or if tokens are not counted.
+        """
+        where, clock = f"run.max_duration = {None if duration is None else str(duration)!r}", self._engine.clock
+        try:
+            self._engine.agenda.check(duration)
+        except DurationError as error:
+            raise SetupError(f"{where}: {error}") from None
+        if duration is not None and duration.unit == "tok" and clock.batch and not clock.token:
+            raise SetupError(
+                f"{where}: this run does not count tokens. Give the task count(batch) -> (samples, tokens)."
+            )
 
     def window_is_full(self) -> bool:
         return self._engine.window.is_last_batch

@@ -20,6 +20,7 @@ from hookline.loop.data.training_data import TrainingData
 from hookline.loop.engine.agenda import Agenda
 from hookline.loop.engine.control import Control
 from hookline.loop.engine.edge import Edge
+from hookline.loop.engine.joining import may_skip
 from hookline.loop.engine.opening import Opening
 from hookline.loop.engine.signals import Signals
 from hookline.loop.engine.steps import Steps
@@ -615,6 +616,8 @@ class Engine:
                 self.line.begin_training(member, self.clock)
             self.opening.move_held_modules(member)
             self._send(self.line.fast.setup, member)
+            if may_skip(member, self.line):
+                self.world.expect_skips()
 
     def removed(self, member: Member[Run]) -> None:
         """A callback leaves a run that is open: it undoes what it has done."""

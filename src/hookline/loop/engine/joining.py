@@ -13,12 +13,13 @@ from hookline.distributed.last_words import leave_last_words
 from hookline.distributed.same import Facts, canonical, flat
 from hookline.distributed.strategy import Strategy
 from hookline.errors import SetupError, error_text
+from hookline.events import Line, Member
 from hookline.loop.settings import Settings
 from hookline.loop.tasks.loss_weights import is_of_torch, name_of_loss
 from hookline.loop.tasks.supervised import SupervisedTask
 from hookline.loop.world.world import World
 from hookline.progress import Duration
-from hookline.run import RunState
+from hookline.run import Run, RunState
 
 PRESENT: Final = "it"
 """Value of a fact that has no other value: ``rank 0 has it, rank 1 does not have it``."""
@@ -48,12 +49,7 @@ def join(world: World, state: RunState, settings: Settings, extend: Duration | N
             "precision='fp16' scales the loss, and the scaler does not see what other ranks of a sharded model have: "
             "use precision='bf16', or hl.FSDP(param_dtype=torch.bfloat16)"
         )
-    may_be_skipped = any(
-        member.hears(state.line.known[event])
-        for member in state.line.members
-        if not member.optional and not member.is_task
-        for event in BEFORE_VOTE
-    )
+    may_be_skipped = any(may_skip(member, state.line) for member in state.line.members)
     world.open(strategy, state.device, may_be_skipped=may_be_skipped)
     try:
         world.compare(lambda: facts_of_run(state, settings, strategy, extend), "Pass the same arguments on all ranks.")
@@ -61,6 +57,13 @@ def join(world: World, state: RunState, settings: Settings, extend: Duration | N
         leave_last_words(f"rank {world.group.rank}: {error_text(error)}")
         world.close()
         raise
+
+
+def may_skip(member: Member[Run], line: Line[Run]) -> bool:
+    """Return whether a callback may skip a step: it is required, and hears an event before the vote of the step."""
+    if member.optional or member.is_task:
+        return False
+    return any(member.hears(line.known[event]) for event in BEFORE_VOTE)
 
 
 def facts_of_run(state: RunState, settings: Settings, strategy: Strategy, extend: Duration | None) -> Facts:

@@ -120,6 +120,10 @@ class Ranks:
             self._votes.hold_always()
         self.strategy.attach(optimizers)
 
+    def expect_skips(self) -> None:
+        """Hold a vote in every step after the next vote: a callback was added that may skip a step."""
+        self._may_be_skipped = True
+
     @property
     def broken(self) -> bool:
         """True after a rank has failed, and while the world is closed: the ranks agree on nothing."""
@@ -416,7 +420,7 @@ class Ranks:
 
     def _ballot(self, *, counts: bool = True, logged: bool = False) -> Ballot:
         samples, tokens = (self._samples, self._tokens) if counts else (0, 0)
-        weighted = self._votes.always
+        weighted = self._votes.always or self._may_be_skipped
         return self._ballots.ballot(skips=counts, samples=samples, tokens=tokens, logged=logged, weighted=weighted)
 
     def _apply(self, found: Ballot) -> None:

@@ -83,6 +83,9 @@ class World(Protocol):
     def attach(self, optimizers: Mapping[str, Any]) -> None:
         """Set the optimizers, after the model is loaded. All ranks must call it."""
 
+    def expect_skips(self) -> None:
+        """Note that a callback was added that may skip a step."""
+
     def failed(self, error: BaseException) -> BaseException:
         """Tell the other ranks that this one ends with an error. Return the error to raise."""
 
@@ -239,6 +242,8 @@ class Alone:
         return {}
 
     def attach(self, optimizers: Mapping[str, Any]) -> None: ...
+
+    def expect_skips(self) -> None: ...
 
     def failed(self, error: BaseException) -> BaseException:
         return error
