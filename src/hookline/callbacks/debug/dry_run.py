@@ -46,7 +46,8 @@ class DryRun(Callback):
         >>> model = TinyModel()
         >>> trainer = Trainer(max_duration="100ep", callbacks=[DryRun()], folder=False)
         >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-        >>> result = trainer.fit(model, tiny_data(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> train, val, test = tiny_data(), tiny_data(seed=1), tiny_data(seed=2)
+        >>> result = trainer.fit(model, train, val, test, loss=loss, optimizer=optimizer)
         >>> result.clock.step, sorted(result.metrics), torch.equal(model.out.bias, TinyModel().out.bias)
         (1, ['test/loss', 'train/loss', 'train/loss_epoch', 'val/loss'], True)
     """

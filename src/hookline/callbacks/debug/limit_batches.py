@@ -37,7 +37,7 @@ class LimitBatches(Callback):
         >>> from hookline.testing import TinyModel, tiny_data
         >>> trainer = Trainer(max_duration="2ep", callbacks=[LimitBatches(train=3, val=0.25)], folder=False)
         >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-        >>> result = trainer.fit(TinyModel(), tiny_data(10), tiny_data(8), loss=loss, optimizer=optimizer)
+        >>> result = trainer.fit(TinyModel(), tiny_data(10), tiny_data(8, seed=1), loss=loss, optimizer=optimizer)
         >>> result.clock.step, result.history.steps("val/loss")
         (6, [3, 6])
     """

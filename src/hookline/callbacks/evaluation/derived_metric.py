@@ -51,7 +51,7 @@ class DerivedMetric(Callback):
         >>> perplexity = DerivedMetric("perplexity", lambda m: math.exp(m["val/loss"]), reads=("val/loss",))
         >>> trainer = Trainer(max_duration="1ep", callbacks=[perplexity], folder=False)
         >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(seed=1), loss=loss, optimizer=optimizer)
         >>> result.metrics["val/perplexity"] == math.exp(result.metrics["val/loss"])
         True
     """

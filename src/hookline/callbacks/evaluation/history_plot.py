@@ -79,7 +79,7 @@ class HistoryPlot(Callback):
         >>> folder = mkdtemp()
         >>> trainer = Trainer(max_duration="2ep", callbacks=[HistoryPlot(formats=("png", "pdf"))], folder=folder)
         >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(seed=1), loss=loss, optimizer=optimizer)
         >>> sorted(path.name for path in Path(folder, "plots").iterdir())
         ['history.pdf', 'history.png']
     """

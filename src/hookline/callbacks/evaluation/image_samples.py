@@ -58,11 +58,11 @@ class ImageSamples(Callback):
         >>> from pathlib import Path
         >>> from hookline.loop import Trainer
         >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
-        >>> data = [(torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 0]))]
+        >>> train, val = ([(torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 0]))] for _ in range(2))
         >>> folder = mkdtemp()
         >>> samples = ImageSamples(classes=("cat", "dog", "owl"))
         >>> trainer = Trainer(max_duration="2ep", callbacks=[samples], folder=folder)
-        >>> result = trainer.fit(model, data, data, loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+        >>> result = trainer.fit(model, train, val, loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
         >>> sorted(path.name for path in Path(folder, "media/val/samples").iterdir())
         ['step-00000001.png', 'step-00000002.png']
     """

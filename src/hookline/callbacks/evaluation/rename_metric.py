@@ -32,7 +32,7 @@ class RenameMetric(Callback):
         >>> from hookline.testing import TinyModel, tiny_data
         >>> trainer = Trainer(max_duration="1ep", callbacks=[RenameMetric({"val/loss": "val/nll"})], folder=False)
         >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(seed=1), loss=loss, optimizer=optimizer)
         >>> sorted(result.history)
         ['train/loss', 'train/loss_epoch', 'val/nll']
     """

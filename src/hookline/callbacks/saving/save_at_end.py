@@ -58,7 +58,7 @@ class SaveAtEnd(Callback):
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     trainer = Trainer(max_duration="1ep", folder=folder, callbacks=[SaveAtEnd(source=False)])
         ...     loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-        ...     result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        ...     result = trainer.fit(TinyModel(), tiny_data(), tiny_data(seed=1), loss=loss, optimizer=optimizer)
         ...     print(sorted(path.name for path in result.folder.glob("final/*")))
         ['metrics.json', 'model.safetensors', 'predictions-val.safetensors', 'settings.json']
     """

@@ -52,7 +52,7 @@ class SaveBest(Callback):
         ...     best = SaveBest("val/loss")
         ...     trainer = Trainer(max_duration="3ep", folder=folder, callbacks=[best])
         ...     loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-        ...     result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        ...     result = trainer.fit(TinyModel(), tiny_data(), tiny_data(seed=1), loss=loss, optimizer=optimizer)
         ...     print((result.folder / "best.safetensors").exists(), best.best_step)
         True 12
     """

@@ -58,7 +58,7 @@ class EarlyStopping(MonitorCallback):
         >>> stopper = EarlyStopping("val/loss", patience=1, min_delta=10.0)
         >>> trainer = Trainer(max_duration="9ep", callbacks=[stopper], folder=False)
         >>> result = trainer.fit(
-        ...     TinyModel(), tiny_data(), tiny_data(), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
+        ...     TinyModel(), tiny_data(), tiny_data(seed=1), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD
         ... )
         >>> result.clock.epoch, result.stopped_by
         (2, 'EarlyStopping')

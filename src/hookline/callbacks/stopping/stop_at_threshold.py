@@ -46,7 +46,7 @@ class StopAtThreshold(MonitorCallback):
         >>> from hookline.testing import TinyModel, tiny_data
         >>> trainer = Trainer(max_duration="9ep", callbacks=[StopAtThreshold("val/loss", 100.0)], folder=False)
         >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(seed=1), loss=loss, optimizer=optimizer)
         >>> result.clock.epoch, result.stopped_by
         (1, 'StopAtThreshold')
     """

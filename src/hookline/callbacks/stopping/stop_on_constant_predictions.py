@@ -48,7 +48,7 @@ class StopOnConstantPredictions(Callback):
         0.0
         >>> trainer = Trainer(max_duration="9ep", callbacks=[StopOnConstantPredictions()], folder=False)
         >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-        >>> result = trainer.fit(model, tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> result = trainer.fit(model, tiny_data(), tiny_data(seed=1), loss=loss, optimizer=optimizer)
         >>> result.stop_reason
         'all 32 predictions are 2'
     """

@@ -46,7 +46,7 @@ class StopOnNaN(Callback):
         >>> data = tiny_data(batches=3)
         >>> data[1][0].fill_(float("nan")).shape
         torch.Size([8, 4])
-        >>> trainer = Trainer(max_duration="2ep", callbacks=[StopOnNaN()], folder=False)
+        >>> trainer = Trainer(max_duration="2ep", callbacks=[StopOnNaN()], folder=False, preflight=False)
         >>> result = trainer.fit(TinyModel(), data, loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
         >>> result.stop_reason
         'the loss is nan in epoch 0, batch 1; weights and optimizer are those of step 1'

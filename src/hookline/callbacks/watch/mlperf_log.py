@@ -65,7 +65,7 @@ class MLPerfLog(Callback):
         >>> log = MLPerfLog("bert", organization="Us", monitor="val/loss", target=0.1)
         >>> trainer = Trainer(max_duration="1ep", callbacks=[log], folder=folder)
         >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(seed=1), loss=loss, optimizer=optimizer)
         >>> lines = Path(folder, "mlperf/result_0.txt").read_text().splitlines()
         >>> lines[0].startswith(':::MLLOG {"namespace": "", "time_ms": '), lines[-1].endswith('{"status": "aborted"}}')
         (True, True)

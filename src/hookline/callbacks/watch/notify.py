@@ -68,7 +68,7 @@ class Notify(Callback):
         >>> notify = Notify(webhook="http://127.0.0.1:9/nobody-listens", on="end", when="val/loss > 100")
         >>> trainer = Trainer(max_duration="1ep", callbacks=[notify], folder=False, name="demo/one")
         >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(seed=1), loss=loss, optimizer=optimizer)
         >>> notify.unsent[0].partition(":")[0]
         "'demo/one has ended' was not sent by webhook at 127.0.0.1"
     """

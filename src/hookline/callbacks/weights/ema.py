@@ -42,7 +42,7 @@ class EMA(AveragingCallback):
         >>> ema = EMA(0.9)
         >>> trainer = Trainer(max_duration="2ep", callbacks=[ema], folder=False)
         >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(seed=1), loss=loss, optimizer=optimizer)
         >>> ema.updates, torch.equal(result.model.out.weight, ema.weights["out.weight"])
         (8, True)
     """

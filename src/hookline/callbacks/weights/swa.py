@@ -51,7 +51,7 @@ class SWA(AveragingCallback):
         >>> swa = SWA(0.05, start="2ep", annealing="2ep")
         >>> trainer = Trainer(max_duration="5ep", callbacks=[swa], folder=False)
         >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
-        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(), loss=loss, optimizer=optimizer)
+        >>> result = trainer.fit(TinyModel(), tiny_data(), tiny_data(seed=1), loss=loss, optimizer=optimizer)
         >>> swa.updates, torch.equal(result.model.out.weight, swa.weights["out.weight"])
         (4, True)
     """
