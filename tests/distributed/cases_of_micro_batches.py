@@ -25,7 +25,7 @@ class Hungry(TinyModel):
         return super().forward(x)
 
 
-def fit(strategy: Any) -> dict[str, Any]:
+def pieces(strategy: Any) -> dict[str, Any]:
     """The size that this rank has found, and the weights with pieces and with enough memory."""
     torch.manual_seed(0)
     loader = DataLoader(TensorDataset(torch.randn(40, 4), torch.randint(3, (40,))), batch_size=8)

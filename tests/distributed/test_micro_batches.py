@@ -8,7 +8,7 @@ import pytest
 
 
 def test_ranks_with_less_memory_have_smaller_pieces_and_the_same_weights(ranks: Any) -> None:
-    found = ranks.values("cases_of_micro_batches.py:fit", 2, strategy="auto")
+    found = ranks.values("cases_of_micro_batches.py:pieces", 2, strategy="auto")
     assert [its["size True"] for its in found] == [4, 2]
     assert [its["size False"] for its in found] == [None, None]
     assert found[0]["limited True"] == found[1]["limited True"]

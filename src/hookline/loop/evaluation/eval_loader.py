@@ -25,7 +25,7 @@ class EvalLoader:
         >>> import torch
         >>> from hookline.loop import Trainer
         >>> from hookline.testing import TinyModel, tiny_data
-        >>> val = {"small": tiny_data(1, seed=2), "large": EvalLoader(tiny_data(8, seed=1), every="2ep")}
+        >>> val = {"small": tiny_data(1, seed=1), "large": EvalLoader(tiny_data(8, seed=2), every="2ep")}
         >>> trainer = Trainer(max_duration="5ep", folder=False)
         >>> loss, optimizer = torch.nn.CrossEntropyLoss(), torch.optim.SGD
         >>> history = trainer.fit(TinyModel(), tiny_data(), val, loss=loss, optimizer=optimizer).history
