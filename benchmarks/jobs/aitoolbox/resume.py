@@ -24,7 +24,8 @@ loop = TrainLoop(model, train_loader, val_loader, None, optimizer, nn.CrossEntro
 names = {"project_name": "job", "experiment_name": "run", "local_model_result_folder_path": "."}
 no_cloud = {"cloud_save_mode": "local", "bucket_name": "", "cloud_dir_prefix": ""}
 callbacks = [ModelCheckpoint(hyperparams={}, **names, **no_cloud)]
-if stamps := sorted(folder.name.removeprefix("run_") for folder in Path("job").glob("run_*")):
-    callbacks.append(ModelLoadContinueTraining(stamps[0], **names, **no_cloud))
+if saved := sorted(Path("job").glob("run_*/checkpoint_model/*.pth")):
+    stamp, epoch = saved[-1].parts[1].removeprefix("run_"), int(saved[-1].stem.rpartition("E")[2])
+    callbacks.append(ModelLoadContinueTraining(stamp, epoch_num=epoch, **names, **no_cloud))
 loop.fit(EPOCHS, callbacks=callbacks)
 check_resumed(model.net)
