@@ -24,16 +24,16 @@ class View(Facade):
 
 
 def test_an_attribute_that_is_not_offered_is_an_error() -> None:
-    assert View().epoch == 3
+    assert View(None).epoch == 3
     with pytest.raises(AttributeError, match=r"View\.optimizer: Hookline does not offer this attribute of another"):
-        _ = View().optimizer
+        _ = View(None).optimizer
     with pytest.raises(
         AttributeError, match=r"View\.global_step: .* read run\.clock\.step in a hook of a hl\.Callback"
     ):
-        _ = View().global_step
+        _ = View(None).global_step
     for name in ("epoch", "should_stop", "other"):
         with pytest.raises(AttributeError, match=rf"View\.{name} = …: Hookline does not offer"):
-            setattr(View(), name, 1)
+            setattr(View(None), name, 1)
 
 
 def test_an_object_of_no_library_is_refused() -> None:

@@ -6,9 +6,11 @@ How to add a library:
 2. ``events/foreign.py``: in ``_FIRED``, the events at which its hooks are called, where they differ from the table.
 3. ``interop/<library>/__init__.py`` with ``ADAPTER``, a subclass of ``Adapter``. It sets ``library`` (its name in
    ``foreign.py``), ``host`` (a subclass of ``Host``, with what all callbacks of the library share in one run), ``rule``
-   (the names of its metrics) and ``refused``, and it defines ``overrides`` and ``caller``. Import the library inside of
-   functions only, or take its classes from the ``__mro__`` of the callback: nothing may be imported that is not there.
-4. Its callbacks see a subclass of ``Facade``, with the attributes that can be answered and no others.
+   (the names of its metrics) and ``refused``, and it defines ``caller``. If the library saves no state of callbacks,
+   ``set_by_run`` is set. Import the library inside of functions only, or take its classes from the ``__mro__`` of the
+   callback: nothing may be imported that is not there.
+4. Its callbacks see a subclass of ``Facade``, with the attributes that can be answered and no others. ``of_host`` makes
+   those that only show a value.
 5. ``tests/interop/constraints-<library>.txt`` with its versions, and ``tests/interop/test_<library>.py``.
 """
 

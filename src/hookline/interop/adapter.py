@@ -5,14 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Final, Never
+from typing import Any, ClassVar, Final, Self
 
 import torch
 
 from hookline.errors import RegistrationError
 from hookline.events import Callback
 from hookline.events.foreign import FOREIGN_HOOKS
+from hookline.events.foreign_classes import CALLBACKS, MODELS
 from hookline.interop.names import MetricNames
+from hookline.interop.plain_state import PlainState
 from hookline.run import Run
 
 Hook = Callable[[Run], None]
@@ -21,6 +23,8 @@ NO_GRADIENTS: Final = frozenset(
     {"enable_grad", "no_grad", "requires_grad", "requires_grad_", "set_grad_enabled", "zero_grad"}
 )
 """Names with ``grad`` that read no gradient."""
+NAN_HANDLERS: Final = frozenset({"TerminateOnNaN", "TerminateOnNaNCallback"})
+"""Callbacks that end a run whose loss is not finite."""
 
 
 class Host(Callback):
@@ -37,6 +41,27 @@ class Host(Callback):
 
     run: Run
     """The ``run`` of the callback that is called now, so that a request for a stop names that callback."""
+
+    def __init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        """Set all fields as they are before a run."""
+        self.aliases: dict[str, str] = {}
+        """Metrics of Hookline by other names: those that the user gave with ``hl.interop.adapt``, or logged."""
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        """Return the host of a run.
+
+        Args:
+            run: The run.
+        """
+        return next(callback for callback in run.callbacks if type(callback) is cls)
+
+    def on_setup(self, run: Run) -> None:
+        self._start()
+        self.serve(run)
 
     def serve(self, run: Run) -> None:
         """Act for this callback from now on.
@@ -69,11 +94,13 @@ class Adapter(Callback):
 
     library: ClassVar[str]
     """Name of the library in ``events/foreign.py``."""
-    host: ClassVar[type[Callback]]
+    host: ClassVar[type[Host]]
     rule: ClassVar[MetricNames]
     """Names of metrics in the library."""
     refused: ClassVar[Mapping[str, str]] = {}
     """Classes of callbacks that cannot work, each with the reason and what to use instead."""
+    set_by_run: ClassVar[tuple[str, ...] | None] = None
+    """Attributes that a run sets, in a library that saves no state of callbacks: all others are the state."""
     state_depends_on = ("kind",)
 
     def __init__(
@@ -86,10 +113,14 @@ class Adapter(Callback):
         args: Any = None,
     ) -> None:
         kind = type(callback)
-        for cls in kind.__mro__:
-            if cls.__name__ in self.refused:
-                raise RegistrationError(f"{kind.__name__} of {self.library}: {self.refused[cls.__name__]}")
+        self.classes = [cls.__name__ for cls in kind.__mro__]
+        for cls in self.classes:
+            if cls in self.refused:
+                raise RegistrationError(f"{kind.__name__} of {self.library}: {self.refused[cls]}")
         self.callback, self.args = callback, args
+        self.base: Any = next(cls for cls in kind.__mro__ if (cls.__module__, cls.__name__) in (CALLBACKS | MODELS))
+        self.plain_state = None if self.set_by_run is None else PlainState(callback, self.set_by_run)
+        self.handles_nan = not NAN_HANDLERS.isdisjoint(self.classes)  # type: ignore[misc]
         self.kind = f"{self.library}:{kind.__qualname__}"
         self.name = name or kind.__name__
         self.is_named = bool(name)
@@ -115,7 +146,8 @@ class Adapter(Callback):
 
     def overrides(self, hook: str) -> bool:
         """True if the callback defines a hook, so that Hookline must call it."""
-        raise NotImplementedError
+        ours = getattr(self.callback, hook, None)
+        return ours is not None and getattr(ours, "__func__", ours) is not getattr(self.base, hook, None)
 
     def caller(self, hook: str, event: str) -> Hook:
         """Return the function of ``run`` that calls a hook with the arguments of its library.
@@ -133,7 +165,6 @@ class Adapter(Callback):
             run: The run.
             host: The host of the run.
         """
-        raise NotImplementedError
 
     def monitored(self) -> Iterable[str]:
         """Return the metrics that the callback monitors, with the names of Hookline.
@@ -143,6 +174,11 @@ class Adapter(Callback):
         monitor = getattr(self.callback, "monitor", None)
         ours = self.names.ours(monitor) if isinstance(monitor, str) else ""
         return (ours,) if "/" in ours else ()
+
+    @property
+    def monitors_evaluation(self) -> bool:
+        """True if the callback monitors a metric of an evaluation, which an epoch has only after its evaluation."""
+        return any(name.startswith(("val/", "test/")) for name in self.reads)
 
     # -- how -----------------------------------------------------------------------------------
 
@@ -159,8 +195,12 @@ class Adapter(Callback):
             setattr(self, f"on_{event}", hooks[0] if len(hooks) == 1 else _in_turn(hooks))
 
     def on_setup(self, run: Run) -> None:
-        host = next(callback for callback in run.callbacks if type(callback) is self.host)
-        self.begin(run, host)
+        self.run_host: Any = self.host.of(run)
+        self.run_host.serve(run)
+        self.run_host.aliases.update(self.names.given)
+        if self.plain_state is not None:
+            self.plain_state.start()
+        self.begin(run, self.run_host)
         for hook in self._at_setup:
             hook(run)
 
@@ -200,6 +240,11 @@ class Adapter(Callback):
         vars(self)[f"on_{event}"] = showing(hook, lambda run: not (of_epoch and is_last_step(run)))
         vars(self)["on_optimizer_step_end"] = keep
 
+    def restore_plain_state(self) -> None:
+        """Load the state again, after the first hook of training, which resets what a checkpoint has restored."""
+        if self.plain_state is not None:
+            self.plain_state.restore()
+
     def reset_state(self) -> None:
         """Keep the state: callbacks of other libraries reset themselves in their hooks, or never."""
 
@@ -207,6 +252,17 @@ class Adapter(Callback):
     def state_key(self) -> str:
         """Key of the state in a checkpoint: the library, and the callback's own key."""
         return f"{self.kind}[{self.name}]" if self.is_named else self.kind
+
+    @property
+    def declares_state(self) -> bool:
+        return self.plain_state is not None and self.plain_state.has_attributes
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self.plain_state is None else self.plain_state.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if self.plain_state is not None:
+            self.plain_state.load_state_dict(state)
 
     def __repr__(self) -> str:
         return self.state_key
@@ -258,8 +314,3 @@ def is_cut(run: Run) -> bool:
         run: The run.
     """
     return run.ending is not None and run.ending.kind in ("interrupt", "signal")
-
-
-def refuse(what: str, why: str) -> Never:
-    """Raise for a part of another library that has no counterpart in Hookline."""
-    raise RegistrationError(f"{what}: {why}")

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, ClassVar, Never
 
 from hookline.events.foreign_names import ATTRIBUTES
+
+
+def of_host(path: str) -> property:
+    """Return an attribute of a facade with a value of its host.
+
+    Args:
+        path: Where the host has the value, such as ``"run.device"``.
+    """
+    read = attrgetter(path)
+    return property(lambda facade: read(facade._host))
 
 
 class Facade:
@@ -13,12 +24,19 @@ class Facade:
     Attributes are properties. An attribute that may be written has a setter. Any other read or write raises an
     ``AttributeError``, because a setting that nothing reads must not be accepted. A subclass keeps its own
     fields in ``__slots__`` and sets them in ``__init__`` with ``_set``.
+
+    Args:
+        host: The host of the run.
     """
 
-    __slots__ = ()
+    __slots__ = ("_host",)
+    _host: Any
 
     stands_for: ClassVar[str]
     """The object and the library, with the versions that the tests run, such as ``"Lightning's Trainer (2.6)"``."""
+
+    def __init__(self, host: Any) -> None:
+        self._set(_host=host)
 
     def _set(self, **fields: Any) -> None:
         for name, value in fields.items():

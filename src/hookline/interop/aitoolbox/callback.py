@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from hookline.events.foreign_classes import CALLBACKS
 from hookline.interop.adapter import Adapter, Hook, is_cut
 from hookline.interop.aitoolbox.support import REFUSED
 from hookline.interop.aitoolbox.train_loop import EPOCH_LOSS, FOLDER, NAMES, AIToolboxHost
-from hookline.interop.plain_state import PlainState
 from hookline.run import Run
 
 STATELESS: Final = frozenset({"FunctionOnTrainLoop", "ModelPerformanceEvaluation", "MetricHistoryRename"})
@@ -35,35 +32,22 @@ class AIToolboxAdapter(Adapter):
     rule = NAMES
     refused: ClassVar[Mapping[str, str]] = REFUSED
 
+    set_by_run = ("train_loop_obj", "message_service")
+    run_host: AIToolboxHost
+
     def __init__(self, callback: Any, **options: Any) -> None:
-        self._base = next(cls for cls in type(callback).__mro__ if (cls.__module__, cls.__name__) in CALLBACKS)
-        self._state = PlainState(callback, ("train_loop_obj", "message_service"))
         super().__init__(callback, **options)
         self.after = (self.host, Earlier("Earlier", (), {"order": callback.execution_order}))
         if callback.device_idx_execution is not None:
             self.ranks = frozenset({callback.device_idx_execution})
-        self.handles_nan = any(cls.__name__ == "TerminateOnNaN" for cls in type(callback).__mro__)  # type: ignore[misc]
 
     def overrides(self, hook: str) -> bool:
-        if hook == "register_train_loop_object":
-            return True
-        return hook in vars(self.callback) or getattr(type(self.callback), hook) is not getattr(self._base, hook)
+        return hook == "register_train_loop_object" or super().overrides(hook)
 
     def monitored(self) -> Iterable[str]:
         # Any other metric may come from a callback of AIToolbox, which adds it to the history at the end of the epoch.
         found = super().monitored()
         return tuple(name for name in found if name in (EPOCH_LOSS, "val/loss") or self.names.given)
-
-    def begin(self, run: Run, host: AIToolboxHost) -> None:
-        self._host = host
-        self._state.start()
-        host.serve(run)
-        host.names = replace(host.names, given={**host.names.given, **self.names.given})
-
-    @property
-    def monitors_evaluation(self) -> bool:
-        """True if the callback monitors a metric of an evaluation, which an epoch has only after its evaluation."""
-        return any(name.startswith("val/") for name in self.reads)
 
     # -- hooks -----------------------------------------------------------------------------------
 
@@ -76,7 +60,7 @@ class AIToolboxAdapter(Adapter):
         def call_hook(run: Run) -> None:
             if only is not None and not only(run, adapter, event):
                 return
-            adapter._host.serve(run)
+            adapter.run_host.serve(run)
             if takes_index:
                 call(list(run.optimizers).index(run.optimizer_name) if event == "gradients_ready" else 0)
             else:
@@ -88,14 +72,14 @@ class AIToolboxAdapter(Adapter):
         """Show the train loop to the callback, with optimizers as they were saved if the run is resumed."""
         if not run.is_training_run:
             return
-        host = self._host
+        host = self.run_host
         if run.has_folder and hasattr(self.callback, "local_model_result_folder_path"):
             (run.folder / FOLDER).mkdir(exist_ok=True)
         groups = [group for optimizer in run.optimizers.values() for group in optimizer.param_groups]
         saved = [{name: value for name, value in group.items() if name != "params"} for group in groups]
         host.serve(run)
         host.callbacks.append(self.callback.register_train_loop_object(host.train_loop))
-        self._state.restore()
+        self.restore_plain_state()
         if run.clock.step:  # A new scheduler has set the learning rate of its first step.
             for group, values in zip(groups, saved, strict=True):
                 group.update(values)
@@ -104,18 +88,12 @@ class AIToolboxAdapter(Adapter):
 
     @property
     def declares_state(self) -> bool:
-        return self._state.has_attributes and type(self.callback).__name__ not in STATELESS
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._state.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._state.load_state_dict(state)
+        return super().declares_state and type(self.callback).__name__ not in STATELESS
 
 
 def _of_gradients(run: Run, its: AIToolboxAdapter, event: str) -> bool:
     is_now = event != "backward_end" or not run.window_is_full
-    return its._host.grad_cb_used and is_now
+    return its.run_host.grad_cb_used and is_now
 
 
 ONLY: Final[dict[str, Callable[[Run, AIToolboxAdapter, str], bool]]] = {
@@ -124,7 +102,7 @@ ONLY: Final[dict[str, Callable[[Run, AIToolboxAdapter, str], bool]]] = {
     "on_after_optimizer_step": _of_gradients,
     "on_batch_end": lambda run, its, event: event != "train_batch_end" or not run.window_is_full,
     "on_epoch_end": lambda run, its, event: (
-        not is_cut(run) and (its._host.has_evaluated or not its.monitors_evaluation)
+        not is_cut(run) and (its.run_host.has_evaluated or not its.monitors_evaluation)
     ),
     "on_train_end": lambda run, its, event: not is_cut(run),
 }

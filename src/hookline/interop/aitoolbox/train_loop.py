@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from hookline.errors import DataError, SetupError
 from hookline.interop.adapter import Host
 from hookline.interop.aitoolbox.model import TTModelSteps
 from hookline.interop.aitoolbox.support import VERSIONS
-from hookline.interop.facade import Facade
+from hookline.interop.facade import Facade, of_host
 from hookline.interop.names import MetricNames
 from hookline.progress import Duration
 from hookline.run import Run
@@ -45,12 +46,10 @@ class AIToolboxHost(Host):
     library = "AIToolbox"
     shows = "the train loop"
 
-    def __init__(self) -> None:
-        self._start()
-
     def _start(self) -> None:
+        super()._start()
         base = "aitoolbox.torchtrain.train_loop.components.message_passing"
-        self.names = NAMES
+        self.names = replace(NAMES, given=self.aliases)
         self.callbacks: list[Any] = []
         """The callbacks of AIToolbox that are registered."""
         self.message_service = import_module(base).MessageService()
@@ -79,8 +78,7 @@ class AIToolboxHost(Host):
         return import_module("aitoolbox.experiment.training_history").TrainingHistory(has_validation)
 
     def on_setup(self, run: Run) -> None:
-        self._start()
-        self.serve(run)
+        super().on_setup(run)
         self.train_loop = TrainLoop(self)
         self.history = self._new_history(has_validation="val" in run.loaders)
 
@@ -237,47 +235,29 @@ def _on_cpu(value: Any) -> Any:
 
 
 class TrainLoop(Facade):
-    """``train_loop_obj``: the train loop that callbacks see.
+    """``train_loop_obj``: the train loop that callbacks see."""
 
-    Args:
-        host: The host of the run.
-    """
-
-    __slots__ = ("_host",)
+    __slots__ = ()
 
     stands_for: ClassVar[str] = f"AIToolbox's TrainLoop (tested with {VERSIONS})"
     use_amp = False
     gpu_mode = "single"
     lazy_experiment_save = False
 
-    if TYPE_CHECKING:
-        _host: AIToolboxHost
-
-    def __init__(self, host: AIToolboxHost) -> None:
-        self._set(_host=host)
+    _host: AIToolboxHost
 
     # -- progress ------------------------------------------------------------------------------
 
-    @property
-    def epoch(self) -> int:
-        return self._host.epoch
-
-    @property
-    def iteration(self) -> int:
-        return self._host.iteration
-
-    @property
-    def total_iteration_idx(self) -> int:
-        return self._host.total_iteration
+    epoch = of_host("epoch")
+    iteration = of_host("iteration")
+    total_iteration_idx = of_host("total_iteration")
 
     @property
     def num_epochs(self) -> int | None:
         limit: Duration | None = self._host.run.max_duration
         return int(limit.value) if limit is not None and limit.unit == "ep" else None
 
-    @property
-    def grad_accumulation(self) -> int:
-        return self._host.run.accumulate
+    grad_accumulation = of_host("run.accumulate")
 
     def should_execute_optimizer_update(self) -> bool:
         return self._host.updates
@@ -295,9 +275,7 @@ class TrainLoop(Facade):
 
     # -- parts ---------------------------------------------------------------------------------
 
-    @property
-    def model(self) -> Any:
-        return self._host.run.model
+    model = of_host("run.model")
 
     @property
     def criterion(self) -> Any:
@@ -319,9 +297,7 @@ class TrainLoop(Facade):
     def amp_scaler(self) -> Any:
         return torch.amp.GradScaler(enabled=False)  # Gradients are unscaled already in hooks.
 
-    @property
-    def device(self) -> torch.device:
-        return self._host.run.device
+    device = of_host("run.device")
 
     @property
     def train_loader(self) -> Any:
@@ -346,9 +322,7 @@ class TrainLoop(Facade):
         handler.split_on_execution_position(self.callbacks)
         return handler
 
-    @property
-    def message_service(self) -> Any:
-        return self._host.message_service
+    message_service = of_host("message_service")
 
     @property
     def grad_cb_used(self) -> bool:
@@ -364,13 +338,8 @@ class TrainLoop(Facade):
 
     # -- metrics -------------------------------------------------------------------------------
 
-    @property
-    def train_history(self) -> Any:
-        return self._host.history
-
-    @property
-    def loss_batch_accum(self) -> list[torch.Tensor]:
-        return self._host.losses
+    train_history = of_host("history")
+    loss_batch_accum = of_host("losses")
 
     def parse_loss(self, loss_record: list[torch.Tensor]) -> torch.Tensor:
         """Return the mean of losses on this rank."""

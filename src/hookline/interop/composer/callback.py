@@ -7,7 +7,6 @@ from functools import partial
 from importlib import import_module
 from typing import Any, ClassVar, Final
 
-from hookline.events.foreign_classes import CALLBACKS
 from hookline.interop.adapter import Adapter, Hook, is_cut, is_last_batch, reads_gradients
 from hookline.interop.composer.signals import restore_default_handlers
 from hookline.interop.composer.state import NAMES, ComposerHost, metric_name, state_of_timestamp, timestamp_of_state
@@ -32,27 +31,33 @@ class ComposerAdapter(Adapter):
     host = ComposerHost
     rule = NAMES
     refused: ClassVar[Mapping[str, str]] = {**REFUSED, **NOT_CALLBACKS}
+    run_host: ComposerHost
 
     def __init__(self, callback: Any, **options: Any) -> None:
-        classes = type(callback).__mro__
-        self._base: Any = next(cls for cls in classes if (cls.__module__, cls.__name__) in CALLBACKS)
-        self._hears_all = _is_overridden(callback, "run_event", self._base)
-        self._keeps_best = any(cls.__name__ == "EarlyStopper" for cls in classes)
         self._loaded: Mapping[str, Any] | None = None
         self._has_begun = False
         super().__init__(callback, **options)
         restore_default_handlers()
-        own = classes[: classes.index(self._base)]
+        classes = type(callback).__mro__
+        own = classes[: classes.index(self.base)]
         if self.foreign_hooks.keys() & {"train_step_end", "train_epoch_end"} and reads_gradients(own):
             # Composer clears the gradients in the next batch.
             self.show_gradients_at("train_step_end", "train_epoch_end", is_last_step=is_last_batch)
 
     def overrides(self, hook: str) -> bool:
-        if self._hears_all and hook not in NOT_EVENTS:
+        if hook not in NOT_EVENTS and self._hears_all:
             return True
         if hook == "after_load" and self.declares_state:
             return True  # The state is restored before it.
-        return _is_overridden(self.callback, hook, self._base)
+        return super().overrides(hook)
+
+    @property
+    def _hears_all(self) -> bool:
+        return super().overrides("run_event")
+
+    @property
+    def _keeps_best(self) -> bool:
+        return "EarlyStopper" in self.classes
 
     def monitored(self) -> Iterable[str]:
         monitor, label = (getattr(self.callback, name, None) for name in ("monitor", "dataloader_label"))
@@ -61,9 +66,7 @@ class ComposerAdapter(Adapter):
         return (self.names.given.get(monitor) or metric_name(monitor, label),)
 
     def begin(self, run: Run, host: ComposerHost) -> None:
-        self._host, self._has_begun = host, False
-        host.serve(run)
-        host.aliases.update(self.names.given)
+        self._has_begun = False
 
     # -- hooks -----------------------------------------------------------------------------------
 
@@ -72,7 +75,7 @@ class ComposerAdapter(Adapter):
         stages = STAGES[hook[: hook.index("_") + 1]] if event in SHARED_EVENTS else ()
 
         def plain(run: Run) -> None:
-            host = adapter._host
+            host = adapter.run_host
             host.serve(run)
             call(host.state_of_composer, host.logger)
 
@@ -85,7 +88,7 @@ class ComposerAdapter(Adapter):
             plain(run)
 
         def last(run: Run) -> None:
-            adapter._host.serve(run)
+            adapter.run_host.serve(run)
             adapter.callback.post_close()
 
         if hook in ("after_load", "post_close"):
@@ -103,7 +106,7 @@ class ComposerAdapter(Adapter):
 
     @property
     def declares_state(self) -> bool:
-        return self._keeps_best or _is_overridden(self.callback, "state_dict", self._base)
+        return self._keeps_best or super().overrides("state_dict")
 
     def state_dict(self) -> dict[str, Any]:
         if not self._has_begun:  # Before ``init``, the parts that hold the state may be missing.
@@ -135,11 +138,6 @@ BEST: Final = ("best", "best_occurred")
 """Attributes of ``EarlyStopper``, of which Composer saves none."""
 NOT_EVENTS: Final = ("close", "post_close")
 """Methods of a callback that are no events of Composer."""
-
-
-def _is_overridden(callback: Any, method: str, base: Any) -> bool:
-    ours = getattr(callback, method)
-    return getattr(ours, "__func__", ours) is not getattr(base, method)
 
 
 def _starts_window(run: Run) -> bool:

@@ -15,11 +15,6 @@ from hookline.interop.composer.state import ComposerHost
 from hookline.run import Run
 
 
-def host_of(run: Run) -> ComposerHost:
-    """Return the host of a run."""
-    return next(callback for callback in run.callbacks if isinstance(callback, ComposerHost))
-
-
 class ModelLogger(Callback):
     """Sets ``model.logger`` for the time of a run, as Composer does."""
 
@@ -28,7 +23,7 @@ class ModelLogger(Callback):
     after = (ComposerHost,)
 
     def on_setup(self, run: Run) -> None:
-        run.model.logger = host_of(run).logger
+        run.model.logger = ComposerHost.of(run).logger
 
     def on_teardown(self, run: Run) -> None:
         run.model.logger = None
@@ -53,7 +48,7 @@ class ComposerSteps:
 
     def on_setup(self, run: Run) -> None:
         self._metrics.clear()
-        self._host = host_of(run)
+        self._host = ComposerHost.of(run)
 
     def train_batch(self, run: Run, batch: Any, /) -> dict[str, Any]:
         self._host.serve(run)

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from importlib import import_module
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import torch
 
 from hookline.interop.adapter import Adapter, Host
 from hookline.interop.composer.support import VERSIONS
-from hookline.interop.facade import Facade
+from hookline.interop.facade import Facade, of_host
 from hookline.interop.names import MetricNames
 from hookline.interop.plain_model import as_module_of
 from hookline.run import MISSING, Run
@@ -55,10 +55,8 @@ class ComposerHost(Host):
     shows = "the state"
     state = ("seconds", "seconds_in_epoch")
 
-    def __init__(self) -> None:
-        self._start()
-
     def _start(self) -> None:
+        super()._start()
         self.seconds = self.seconds_in_epoch = 0.0
         """Time of training, without evaluations."""
         self.stamp: Stamp = NEW
@@ -68,8 +66,6 @@ class ComposerHost(Host):
         self.max_duration: Any = None
         """Where training stops after a request."""
         self.label: str | None = None
-        self.aliases: dict[str, str] = {}
-        """Metrics of Hookline by the names that the user gave with ``hl.interop.adapt``."""
         self._step_began = self._eval_began = self._paused = 0.0
         self._eval_before = (0, 0, 0)
         self._built: dict[str, tuple[Stamp, Any]] = {}
@@ -114,10 +110,6 @@ class ComposerHost(Host):
             self.run.stop(f"{self.run.member.name} called state.stop_training()")
 
     # -- the books -----------------------------------------------------------------------------
-
-    def on_setup(self, run: Run) -> None:
-        self._start()
-        self.serve(run)
 
     def on_model_ready(self, run: Run) -> None:
         self.serve(run)
@@ -225,24 +217,15 @@ class Metric:
 
 
 class State(Facade):
-    """``state``: what callbacks may ask of a run.
+    """``state``: what callbacks may ask of a run."""
 
-    Args:
-        host: The host of the run.
-    """
-
-    __slots__ = ("_host",)
+    __slots__ = ()
 
     stands_for: ClassVar[str] = f"Composer's State (tested with {VERSIONS})"
     is_model_ddp: ClassVar[bool] = False
     profiler: ClassVar[None] = None
     load_path: ClassVar[None] = None
-
-    if TYPE_CHECKING:
-        _host: ComposerHost
-
-    def __init__(self, host: ComposerHost) -> None:
-        self._set(_host=host)
+    _host: ComposerHost
 
     # -- progress ------------------------------------------------------------------------------
 
@@ -282,9 +265,7 @@ class State(Facade):
 
     # -- the current batch ---------------------------------------------------------------------
 
-    @property
-    def batch(self) -> Any:
-        return self._host.run.batch
+    batch = of_host("run.batch")
 
     def batch_get_item(self, key: Any) -> Any:
         """Return an item of the batch, by an index, a key or a function."""
@@ -306,9 +287,7 @@ class State(Facade):
         else:  # Hookline keeps its own until the next batch.
             self._host.replaced = weakref.ref(loss), value
 
-    @property
-    def loss(self) -> Any:
-        return self._host.run.loss
+    loss = of_host("run.loss")
 
     # -- metrics -------------------------------------------------------------------------------
 
@@ -331,9 +310,7 @@ class State(Facade):
 
     # -- model and data ------------------------------------------------------------------------
 
-    @property
-    def model(self) -> Any:
-        return self._host.model
+    model = of_host("model")
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -343,9 +320,7 @@ class State(Facade):
     def schedulers(self) -> list[Any]:
         return [its.scheduler for its in self._host.run.schedulers]
 
-    @property
-    def dataloader_label(self) -> str | None:
-        return self._host.label
+    dataloader_label = of_host("label")
 
     @property
     def dataloader(self) -> Any:
@@ -385,9 +360,7 @@ class State(Facade):
         run = self._host.run
         return [its.callback for its in run.callbacks if isinstance(its, Adapter) and its.library == "Composer"]
 
-    @property
-    def run_name(self) -> str:
-        return self._host.run.name
+    run_name = of_host("run.name")
 
     @property
     def seed(self) -> Any:
@@ -405,9 +378,7 @@ class State(Facade):
     def precision(self) -> Any:
         return import_module("composer.core").Precision(PRECISIONS[self._host.run.precision])
 
-    @property
-    def fsdp_enabled(self) -> bool:
-        return self._host.run.is_sharded
+    fsdp_enabled = of_host("run.is_sharded")
 
 
 def _labels(run: Run) -> list[str]:

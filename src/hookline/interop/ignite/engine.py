@@ -24,14 +24,11 @@ class IgniteHost(Host):
     shows = "the epoch and the modes"
     state = ("epoch",)
 
-    def __init__(self) -> None:
+    def _start(self) -> None:
+        super()._start()
         self.epoch = 0
         """Number of the epoch that was started last. The first one is 1."""
         self._modes: list[tuple[nn.Module, bool]] = []
-
-    def on_setup(self, run: Run) -> None:
-        self.serve(run)
-        self.epoch = 0
 
     def on_train_start(self, run: Run) -> None:
         self._modes = [(module, module.training) for module in run.model.modules()]
@@ -87,7 +84,6 @@ class EngineAdapter(Adapter):
         return bool(self.callback._event_handlers.get(self._events[name]))
 
     def begin(self, run: Run, host: IgniteHost) -> None:
-        self._host = host
         self._check_handlers()
         self._find_stateful()
 
@@ -107,7 +103,7 @@ class EngineAdapter(Adapter):
         engine, was_training = self.callback, run.model.training
         engine._fire_event(self._events[name], *values)
         if run.model.training is not was_training:
-            self._host.restore_modes()
+            self.run_host.restore_modes()
         if engine.should_terminate_single_epoch or engine.should_interrupt:
             call = "terminate_epoch" if engine.should_terminate_single_epoch else "interrupt"
             raise SetupError(
@@ -121,7 +117,7 @@ class EngineAdapter(Adapter):
         engine, clock, limit = self.callback, run.clock, run.max_duration
         engine.should_terminate = engine.should_terminate_single_epoch = engine.should_interrupt = False
         state, batches = engine.state, run.num_batches("train")
-        state.epoch, state.iteration = self._host.epoch, clock.batch
+        state.epoch, state.iteration = self.run_host.epoch, clock.batch
         state.epoch_length, state.dataloader = batches, run.loaders.get("train")
         state.max_epochs = state.max_iters = state.batch = state.output = None
         if limit is not None and limit.unit == "ep":
@@ -137,7 +133,7 @@ class EngineAdapter(Adapter):
     def _start_epoch(self, run: Run) -> None:
         self._check_handlers()
         state = self.callback.state
-        state.epoch, state.iteration = self._host.epoch, run.clock.batch
+        state.epoch, state.iteration = self.run_host.epoch, run.clock.batch
         self._epoch_started = time.time()
         self._fire("EPOCH_STARTED", run)
 

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from hookline.errors import SetupError
 from hookline.interop.adapter import Adapter, Hook, is_cut
 from hookline.interop.keras.model import NAMES, KerasHost, Logs, eval_metrics, is_keras_model
 from hookline.interop.keras.support import REFUSED, SAVES_KERAS_MODEL, WRITES
-from hookline.interop.plain_state import PlainState
 from hookline.run import Run
 
 ALIASES: Final = {"on_train_batch_begin": "on_batch_begin", "on_train_batch_end": "on_batch_end"}
 """Hooks with a second name, which the first one calls by default."""
-
-NOT_STATE: Final = ("params", "_model", "min_delta")
-"""Attributes that a run sets. Keras changes the sign of ``min_delta`` when it first compares."""
 
 
 class KerasAdapter(Adapter):
@@ -28,15 +23,14 @@ class KerasAdapter(Adapter):
     host = KerasHost
     rule = NAMES
     refused: ClassVar[Mapping[str, str]] = REFUSED
+    set_by_run = ("params", "_model", "min_delta")  # Keras changes the sign of min_delta when it first compares.
+    run_host: KerasHost
 
     def __init__(self, callback: Any, **options: Any) -> None:
         self._set_later = _names_of_code(type(callback))
-        self._state = PlainState(callback, NOT_STATE)
         super().__init__(callback, **options)
-        kinds = {cls.__name__ for cls in type(callback).__mro__}
-        self.handles_nan = "TerminateOnNaN" in kinds  # type: ignore[misc]
-        self._saves_keras_model = not kinds.isdisjoint(SAVES_KERAS_MODEL)
-        if not kinds.isdisjoint(WRITES):
+        self._saves_keras_model = not SAVES_KERAS_MODEL.isdisjoint(self.classes)
+        if not WRITES.isdisjoint(self.classes):
             self.ranks = "zero"
 
     def overrides(self, hook: str) -> bool:
@@ -49,21 +43,15 @@ class KerasAdapter(Adapter):
         monitor = getattr(self.callback, "monitor", getattr(self.callback, "_monitor", None))
         return (self.names.ours(monitor),) if isinstance(monitor, str) else ()
 
-    def begin(self, run: Run, host: KerasHost) -> None:
-        self._host = host
-        self._state.start()
-        host.serve(run)
-        host.names = replace(host.names, given={**host.names.given, **self.names.given})
-
     def on_model_ready(self, run: Run) -> None:
         if self._saves_keras_model and not is_keras_model(run.model):
             raise SetupError(
                 f"{self.name} of Keras saves Keras models, but the model of this run is a {type(run.model).__name__}. "
                 f"Use hl.Checkpointer."
             )
-        self._host.serve(run)
-        self.callback.set_params(self._host.params)
-        self.callback.set_model(self._host.model)
+        self.run_host.serve(run)
+        self.callback.set_params(self.run_host.params)
+        self.callback.set_model(self.run_host.model)
 
     # -- hooks -----------------------------------------------------------------------------------
 
@@ -72,7 +60,7 @@ class KerasAdapter(Adapter):
         callback, arguments, only, adapter = self.callback, ARGUMENTS[hook], ONLY.get((hook, event)), self
 
         def plain(run: Run) -> None:
-            host = adapter._host
+            host = adapter.run_host
             host.serve(run)
             getattr(callback, hook)(*arguments(run, host, event))
 
@@ -82,7 +70,7 @@ class KerasAdapter(Adapter):
 
         def first(run: Run) -> None:
             plain(run)
-            adapter._state.restore()  # The hook resets what a checkpoint has restored.
+            adapter.restore_plain_state()  # The hook resets what a checkpoint has restored.
 
         if hook == "on_train_begin":
             return first
@@ -95,16 +83,6 @@ class KerasAdapter(Adapter):
         """Key of the state in a checkpoint: the class, and the metric that it monitors."""
         monitor = getattr(self.callback, "monitor", None)
         return f"{self.kind}({monitor})" if isinstance(monitor, str) and not self.is_named else super().state_key
-
-    @property
-    def declares_state(self) -> bool:
-        return self._state.has_attributes
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._state.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._state.load_state_dict(state)
 
 
 def _nothing(run: Run, host: KerasHost, event: str) -> tuple[Any, ...]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Never
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from typing import Any, ClassVar, Final, Never
 
 import torch
 
 from hookline.errors import SetupError
 from hookline.interop.adapter import Host
-from hookline.interop.facade import Facade
+from hookline.interop.facade import Facade, of_host
 from hookline.interop.keras.support import VERSIONS
 from hookline.interop.names import MetricNames
 from hookline.run import Run
@@ -25,11 +27,9 @@ class KerasHost(Host):
     shows = "the model"
     state = ("epoch",)
 
-    def __init__(self) -> None:
-        self._start()
-
     def _start(self) -> None:
-        self.names = NAMES
+        super()._start()
+        self.names = replace(NAMES, given=self.aliases)
         self.history: Any = None
         self.is_stopping = False
         self.epoch = 0
@@ -38,10 +38,6 @@ class KerasHost(Host):
         """Metrics of the epoch. Callbacks add to them, for those that come later."""
         self.eval_logs: dict[str, Any] = {}
         self.params: dict[str, Any] = {"verbose": 1, "epochs": 1, "steps": None}
-
-    def on_setup(self, run: Run) -> None:
-        self._start()
-        self.serve(run)
 
     def on_model_ready(self, run: Run) -> None:
         self.model = Model(self, run.model if is_keras_model(run.model) else None)
@@ -101,6 +97,31 @@ def eval_metrics(run: Run) -> dict[str, Any]:
     return {name.removeprefix(prefix): value for name, value in run.metrics.new().items() if name.startswith(prefix)}
 
 
+READ_FIRST: Final = (
+    *("__getitem__", "__setitem__", "__delitem__", "__contains__", "__iter__", "__reversed__", "__len__", "__repr__"),
+    *("__eq__", "__or__", "__ror__", "__ior__", "get", "pop", "popitem", "setdefault", "update", "clear", "copy"),
+    *("keys", "values", "items"),
+)
+"""Methods of a dict for which ``Logs`` reads its values first."""
+
+
+def _reads_first(kind: type[Logs]) -> type[Logs]:
+    """Let the methods of a dict read the values first."""
+
+    def reading(method: Any) -> Any:
+        @wraps(method)
+        def call(logs: Logs, *arguments: Any, **values: Any) -> Any:
+            logs._fill()
+            return method(logs, *arguments, **values)
+
+        return call
+
+    for name in READ_FIRST:
+        setattr(kind, name, reading(getattr(dict, name)))
+    return kind
+
+
+@_reads_first
 class Logs(dict[str, Any]):
     """The ``logs`` of a batch, which are read from the device only if a callback looks at them.
 
@@ -117,110 +138,25 @@ class Logs(dict[str, Any]):
     def _fill(self) -> None:
         if self._read is not None:
             read, self._read = self._read, None
-            super().clear()
-            super().update(read())
-
-    def __getitem__(self, name: str) -> Any:
-        self._fill()
-        return super().__getitem__(name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self._fill()
-        return super().get(name, default)
-
-    def pop(self, *arguments: Any) -> Any:
-        self._fill()
-        return super().pop(*arguments)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self._fill()
-        super().__setitem__(name, value)
-
-    def __delitem__(self, name: str) -> None:
-        self._fill()
-        super().__delitem__(name)
-
-    def update(self, *arguments: Any, **values: Any) -> None:
-        self._fill()
-        super().update(*arguments, **values)
-
-    def setdefault(self, name: str, default: Any = None) -> Any:
-        self._fill()
-        return super().setdefault(name, default)
-
-    def clear(self) -> None:
-        self._read = None
-        super().clear()
-
-    def __contains__(self, name: object) -> bool:
-        self._fill()
-        return super().__contains__(name)
-
-    def __iter__(self) -> Iterator[str]:
-        self._fill()
-        return super().__iter__()
-
-    def __len__(self) -> int:
-        self._fill()
-        return super().__len__()
-
-    def __repr__(self) -> str:
-        self._fill()
-        return super().__repr__()
-
-    def __eq__(self, other: object) -> bool:
-        self._fill()
-        return super().__eq__(other)
-
-    __hash__ = None
-
-    def keys(self) -> Any:
-        self._fill()
-        return super().keys()
-
-    def values(self) -> Any:
-        self._fill()
-        return super().values()
-
-    def items(self) -> Any:
-        self._fill()
-        return super().items()
-
-    def copy(self) -> dict[str, Any]:
-        return dict(self.items())
-
-    def __or__(self, other: Any) -> Any:
-        return self.copy() | other
-
-    def __ror__(self, other: Any) -> Any:
-        return other | self.copy()
-
-    def __ior__(self, other: Any) -> Any:
-        self.update(other)
-        return self
+            dict.clear(self)
+            dict.update(self, read())
 
     def __reduce__(self) -> Any:
         return dict, (self.copy(),)
 
 
 class _Facade(Facade):
-    """A facade over the host."""
-
-    __slots__ = ("_host",)
+    __slots__ = ()
 
     stands_for: ClassVar[str] = f"Keras (tested with {VERSIONS})"
-
-    if TYPE_CHECKING:
-        _host: KerasHost
+    _host: KerasHost
 
 
 class Optimizer(_Facade):
     """``model.optimizer``: the optimizers of the run."""
 
     __slots__ = ("_optimizers",)
-
-    if TYPE_CHECKING:
-        _optimizers: list[torch.optim.Optimizer]
+    _optimizers: list[torch.optim.Optimizer]
 
     def __init__(self, host: KerasHost, optimizers: list[torch.optim.Optimizer]) -> None:
         self._set(_host=host, _optimizers=optimizers)
@@ -248,9 +184,7 @@ class Optimizer(_Facade):
     def built(self) -> bool:
         return True
 
-    @property
-    def iterations(self) -> int:
-        return self._host.run.clock.step
+    iterations = of_host("run.clock.step")
 
 
 class Model(_Facade):

@@ -37,10 +37,10 @@ class LightningAdapter(Adapter):
     rule = NAMES
     refused: ClassVar[Mapping[str, str]] = REFUSED
     trainer: Trainer
+    run_host: LightningHost
 
     def __init__(self, callback: Any, **options: Any) -> None:
-        base = next(cls for cls in type(callback).__mro__ if cls.__module__ in PACKAGES)
-        self._base, self._package = base, PACKAGES[base.__module__]
+        self._package = next(PACKAGES[cls.__module__] for cls in type(callback).__mro__ if cls.__module__ in PACKAGES)
         super().__init__(callback, **options)
         # The hooks of the module come after those of callbacks that do not monitor, and before all others.
         self.before = () if self.reads else (MODULE_HOOKS,)
@@ -54,19 +54,12 @@ class LightningAdapter(Adapter):
                 is_last_step=lambda run: run.loaders.get("val") is None and is_last_batch(run),
             )
 
-    def overrides(self, hook: str) -> bool:
-        ours = getattr(self.callback, hook, None)
-        return ours is not None and getattr(ours, "__func__", ours) is not getattr(self._base, hook, None)
-
     def monitored(self) -> Iterable[str]:
         # A checkpoint is the last of all, as in Lightning.
         checkpoint = import_module(f"{self._package}.callbacks.checkpoint").Checkpoint
         return ("*",) if isinstance(self.callback, checkpoint) else super().monitored()
 
     def begin(self, run: Run, host: LightningHost) -> None:
-        self._host = host
-        host.serve(run)
-        host.aliases.update(self.names.given)
         self.trainer = host.trainer_of(self._package)
 
     # -- hooks -----------------------------------------------------------------------------------
@@ -77,12 +70,12 @@ class LightningAdapter(Adapter):
         call, only, adapter = getattr(self.callback, hook), ONLY.get((hook, event)), self
 
         def plain(run: Run) -> None:
-            host = adapter._host
+            host = adapter.run_host
             host.serve(run)
             call(adapter.trainer, host.module_of(adapter._package))
 
         def with_arguments(run: Run) -> None:
-            host = adapter._host
+            host = adapter.run_host
             if (stage is None or run.stage == stage) and (only is None or only(run, host)):
                 host.serve(run)
                 call(adapter.trainer, host.module_of(adapter._package), *arguments(run, host, event))
@@ -92,7 +85,7 @@ class LightningAdapter(Adapter):
 
     @property
     def _module(self) -> Any:
-        return self._host.module_of(self._package)
+        return self.run_host.module_of(self._package)
 
     # -- state -----------------------------------------------------------------------------------
 
@@ -114,11 +107,11 @@ class LightningAdapter(Adapter):
     def state_dict(self) -> dict[str, Any]:
         state = {"state": state_of(self.callback)}
         if self._has_early_hooks:
-            checkpoint = checkpoint_of(self.trainer, self._host.run)
+            checkpoint = checkpoint_of(self.trainer, self.run_host.run)
             state["returned"] = plain(self.callback.on_save_checkpoint(self.trainer, self._module, checkpoint) or {})
         elif self.overrides("on_save_checkpoint"):
             save = partial(self.callback.on_save_checkpoint, self.trainer, self._module)
-            state["added"] = added_state(save, self.trainer, self._host.run)
+            state["added"] = added_state(save, self.trainer, self.run_host.run)
         return state if any(state.values()) else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -126,7 +119,7 @@ class LightningAdapter(Adapter):
             self.callback.on_load_checkpoint(self.trainer, self._module, dict(state["returned"]))
         if state.get("added"):
             load = partial(self.callback.on_load_checkpoint, self.trainer, self._module)
-            load_added_state(load, self.trainer, self._host.run, state["added"])
+            load_added_state(load, self.trainer, self.run_host.run, state["added"])
         if state.get("state"):
             self.callback.load_state_dict(dict(state["state"]))
 

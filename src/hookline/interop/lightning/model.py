@@ -72,7 +72,7 @@ class LightningSteps:
         self.datamodule = datamodule
 
     def on_setup(self, run: Run) -> None:
-        self._host = next(callback for callback in run.callbacks if isinstance(callback, LightningHost))
+        self._host = LightningHost.of(run)
         if self.drives_updates and (run.world_size > 1 or run.precision == "fp16" or run.accumulate > 1):
             raise SetupError(
                 f"{type(self.model).__name__}.automatic_optimization = False: such a module trains in one process, "
@@ -177,9 +177,9 @@ class ModuleHooks(LightningAdapter):
         self.callback.to(run.device)  # It keeps its device in a separate field.
 
     def on_teardown(self, run: Run) -> None:
-        self._host.serve(run)
-        if ONLY["teardown", "teardown"](run, self._host):
-            arguments = ARGUMENTS["teardown"](run, self._host, "teardown")
+        self.run_host.serve(run)
+        if ONLY["teardown", "teardown"](run, self.run_host):
+            arguments = ARGUMENTS["teardown"](run, self.run_host, "teardown")
             self.callback.teardown(*arguments)
             if self._task.datamodule is not None:
                 self._task.datamodule.teardown(*arguments)
@@ -194,7 +194,7 @@ class ModuleHooks(LightningAdapter):
         call, only, adapter = getattr(self.callback, hook), ONLY.get((hook, event)), self
 
         def call_module(run: Run) -> None:
-            host = adapter._host
+            host = adapter.run_host
             if (stage is None or run.stage == stage) and (only is None or only(run, host)):
                 host.serve(run)
                 if call(*arguments(run, host, event)) == -1:
@@ -209,11 +209,11 @@ class ModuleHooks(LightningAdapter):
     def state_dict(self) -> dict[str, Any]:
         if not self.overrides("on_save_checkpoint"):
             return {}
-        return {"added": added_state(self.callback.on_save_checkpoint, self.trainer, self._host.run)}
+        return {"added": added_state(self.callback.on_save_checkpoint, self.trainer, self.run_host.run)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if state.get("added"):
-            load_added_state(self.callback.on_load_checkpoint, self.trainer, self._host.run, state["added"])
+            load_added_state(self.callback.on_load_checkpoint, self.trainer, self.run_host.run, state["added"])
 
 
 PLAIN: Final = (str, int, float, bool, type(None))

@@ -6,13 +6,13 @@ import math
 import os
 from collections.abc import Iterator, Mapping, MutableMapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import torch
 
 from hookline.errors import SetupError
 from hookline.interop.adapter import Adapter, Host
-from hookline.interop.facade import Facade
+from hookline.interop.facade import Facade, of_host
 from hookline.interop.lightning.checkpoint import save_checkpoint
 from hookline.interop.lightning.module import as_lightning_module
 from hookline.interop.lightning.support import VERSIONS
@@ -35,17 +35,16 @@ class LightningHost(Host):
     state = ("sums", "aliases")
 
     def __init__(self) -> None:
+        super().__init__()
         self.trainers: dict[str, Trainer] = {}
-        self._start()
 
     def _start(self) -> None:
+        super()._start()
         self.modules: dict[str, Any] = {}
         self.epoch = self._eval_batch = self.eval_batches = 0
         self.is_sanity_check = self.is_stopping = self.has_failed = self.has_evaluated = False
         self.metrics: dict[str, torch.Tensor] = {}
         """Metrics that callbacks have put into ``trainer.callback_metrics``."""
-        self.aliases: dict[str, str] = {}
-        """Metrics of Hookline by the names under which a module or callback logged them."""
         self.bar: set[str] = set()
         """Metrics that were logged with ``prog_bar=True``."""
         self.sums: dict[str, list[Any]] = {}
@@ -161,10 +160,6 @@ class LightningHost(Host):
 
     # -- the books -----------------------------------------------------------------------------
 
-    def on_setup(self, run: Run) -> None:
-        self._start()
-        self.serve(run)
-
     def on_train_start(self, run: Run) -> None:
         self.epoch = run.clock.epoch
 
@@ -222,16 +217,14 @@ class LightningHost(Host):
 class _Facade(Facade):
     """A facade over the host, with the classes of one package."""
 
-    __slots__ = ("_host", "_package")
+    __slots__ = ("_package",)
 
     stands_for: ClassVar[str] = f"Lightning (tested with {VERSIONS})"
+    _host: LightningHost
+    _package: str
 
     def __init__(self, host: LightningHost, package: str) -> None:
         self._set(_host=host, _package=package)
-
-    if TYPE_CHECKING:
-        _host: LightningHost
-        _package: str
 
     @property
     def _run(self) -> Run:
@@ -330,9 +323,7 @@ class Strategy(_Facade):
         self._run.loop.step(optimizer)
         return found
 
-    @property
-    def root_device(self) -> torch.device:
-        return self._run.device
+    root_device = of_host("run.device")
 
     @property
     def is_global_zero(self) -> bool:
@@ -434,9 +425,7 @@ class BatchProgress(_Facade):
     def total(self) -> BatchProgress:
         return self
 
-    @property
-    def ready(self) -> int:
-        return self._host.eval_batches
+    ready = of_host("eval_batches")
 
 
 class EvaluationLoop(_Facade):
@@ -448,9 +437,7 @@ class EvaluationLoop(_Facade):
     epoch_batch_indices: ClassVar[list[Any]] = []
     predictions: ClassVar[list[Any]] = []
 
-    @property
-    def _has_run(self) -> bool:
-        return self._host.has_evaluated
+    _has_run = of_host("has_evaluated")
 
     @property
     def batch_progress(self) -> BatchProgress:
@@ -470,13 +457,8 @@ class EpochLoop(_Facade):
     def batch_progress(self) -> BatchProgress:
         return BatchProgress(self._host, self._package)
 
-    @property
-    def batch_idx(self) -> int:
-        return self._run.clock.batch_in_epoch
-
-    @property
-    def _batches_that_stepped(self) -> int:
-        return self._run.clock.step
+    batch_idx = of_host("run.clock.batch_in_epoch")
+    _batches_that_stepped = of_host("run.clock.step")
 
     def _should_check_val_epoch(self) -> bool:
         every = self._run.eval_every
@@ -535,13 +517,8 @@ class Trainer(_Facade):
 
     # -- progress ------------------------------------------------------------------------------
 
-    @property
-    def current_epoch(self) -> int:
-        return self._host.epoch
-
-    @property
-    def global_step(self) -> int:
-        return self._host.global_step
+    current_epoch = of_host("epoch")
+    global_step = of_host("global_step")
 
     @property
     def max_epochs(self) -> int:
@@ -565,9 +542,7 @@ class Trainer(_Facade):
     def state(self) -> State:
         return State(self._host, self._package)
 
-    @property
-    def sanity_checking(self) -> bool:
-        return self._host.is_sanity_check
+    sanity_checking = of_host("is_sanity_check")
 
     @property
     def training(self) -> bool:
@@ -663,9 +638,7 @@ class Trainer(_Facade):
 
     model = lightning_module
 
-    @property
-    def datamodule(self) -> Any:
-        return self._host.datamodule
+    datamodule = of_host("datamodule")
 
     @property
     def optimizers(self) -> list[Any]:
@@ -799,15 +772,11 @@ class Trainer(_Facade):
     def is_global_zero(self) -> bool:
         return self._run.rank == 0
 
-    @property
-    def global_rank(self) -> int:
-        return self._run.rank
+    global_rank = of_host("run.rank")
 
     local_rank = global_rank
 
-    @property
-    def world_size(self) -> int:
-        return self._run.world_size
+    world_size = of_host("run.world_size")
 
     num_devices = world_size
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from importlib import import_module
 from typing import Any, ClassVar, Final
 
-from hookline.errors import LossError
-from hookline.events.foreign_classes import CALLBACKS
-from hookline.interop.adapter import Adapter, Hook, is_cut, refuse
-from hookline.interop.plain_state import PlainState
+from hookline.errors import LossError, RegistrationError
+from hookline.interop.adapter import Adapter, Hook, is_cut
 from hookline.interop.pytorch_accelerated.support import REFUSED
 from hookline.interop.pytorch_accelerated.trainer import (
     NAMES,
@@ -34,38 +31,31 @@ class PytorchAcceleratedAdapter(Adapter):
     host = PytorchAcceleratedHost
     rule = NAMES
     refused: ClassVar[Mapping[str, str]] = REFUSED
+    set_by_run = ()
+    run_host: PytorchAcceleratedHost
 
     def __init__(self, callback: Any, **options: Any) -> None:
         # A missing attribute of a callback raises no AttributeError: look in its dict and its class.
         self._own = vars(callback)
-        self._base = next(cls for cls in type(callback).__mro__ if (cls.__module__, cls.__name__) in CALLBACKS)
-        module = import_module(self._base.__module__)
-        self._stop_error, self._missing = module.StopTrainingError, module.CallbackMethodNotImplementedError
         if list(self._own.get("callback_handler", ())):
-            refuse(
-                f"{type(callback).__name__}(callbacks=…) of pytorch-accelerated",
-                "these callbacks would not get the batches of its evaluation. Leave callbacks= out.",
+            raise RegistrationError(
+                f"{type(callback).__name__}(callbacks=…) of pytorch-accelerated: these callbacks would not get the "
+                f"batches of its evaluation. Leave callbacks= out."
             )
-        self._state = PlainState(callback)
         super().__init__(callback, **options)
-        self.handles_nan = any(cls.__name__ == "TerminateOnNaNCallback" for cls in type(callback).__mro__)  # type: ignore[misc]
+        module = import_module(self.base.__module__)
+        self._stop_error, self._missing = module.StopTrainingError, module.CallbackMethodNotImplementedError
 
     @classmethod
     def instance_of(cls, kind: type) -> Any:
         return kind()
 
     def overrides(self, hook: str) -> bool:
-        return hook in self._own or getattr(type(self.callback), hook) is not getattr(self._base, hook)
+        return hook in self._own or getattr(type(self.callback), hook) is not getattr(self.base, hook)
 
     def monitored(self) -> Iterable[str]:
         ours = self.names.ours(self._own.get("watch_metric", ""))
         return (ours,) if "/" in ours else ()
-
-    def begin(self, run: Run, host: PytorchAcceleratedHost) -> None:
-        self._host = host
-        self._state.start()
-        host.serve(run)
-        host.names = replace(host.names, given={**host.names.given, **self.names.given})
 
     # -- hooks -----------------------------------------------------------------------------------
 
@@ -74,7 +64,7 @@ class PytorchAcceleratedAdapter(Adapter):
         is_after_stop, may_stop = hook in AFTER_STOP, hook not in STOPS
 
         def call_hook(run: Run) -> None:
-            host = adapter._host
+            host = adapter.run_host
             if (host.is_stopping and not is_after_stop) or (only is not None and not only(run, adapter, event)):
                 return
             host.serve(run)
@@ -97,11 +87,11 @@ class PytorchAcceleratedAdapter(Adapter):
 
         def start(run: Run) -> None:
             call_hook(run)
-            adapter._state.restore()  # The hook resets what a checkpoint has restored.
+            adapter.restore_plain_state()  # The hook resets what a checkpoint has restored.
 
         def after_batch(run: Run) -> None:
             call_hook(run)
-            if adapter._host.is_loss_replaced:
+            if adapter.run_host.is_loss_replaced:
                 raise LossError(
                     f"{adapter.name}.{hook} replaced batch_output['loss']: Hookline uses the loss of the model. "
                     f"Write a hl.Callback with writes = ('loss',) that sets run.loss in on_loss_ready."
@@ -113,27 +103,14 @@ class PytorchAcceleratedAdapter(Adapter):
 
     def _stop(self, run: Run, error: Exception, *, before_update: bool) -> None:
         """End training after a ``StopTrainingError``, without the update if that is still to come."""
-        self._host.note_stop(error)
+        self.run_host.note_stop(error)
         if before_update:
             run.skip_step()
         run.stop(f"{self.name} raised StopTrainingError: {error}")
 
     @property
     def monitors_evaluation(self) -> bool:
-        """True if the callback monitors a metric of an evaluation, which an epoch has only after its evaluation."""
         return "eval_" in self._own.get("watch_metric", "") and self._own.get("evaluate_during_training", True)
-
-    # -- state -----------------------------------------------------------------------------------
-
-    @property
-    def declares_state(self) -> bool:
-        return self._state.has_attributes
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._state.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._state.load_state_dict(state)
 
 
 def _intermediate(run: Run, host: PytorchAcceleratedHost) -> dict[str, Any]:
@@ -163,11 +140,11 @@ def _in_this_epoch(run: Run, its: PytorchAcceleratedAdapter, event: str) -> bool
 
 
 def _at_epoch_end(run: Run, its: PytorchAcceleratedAdapter, event: str) -> bool:
-    return not is_cut(run) and (its._host.has_evaluated or not its.monitors_evaluation)
+    return not is_cut(run) and (its.run_host.has_evaluated or not its.monitors_evaluation)
 
 
 def _at_stop(run: Run, its: PytorchAcceleratedAdapter, event: str) -> bool:
-    return not is_cut(run) if event == "stop" else its._host.is_stopping and is_evaluation(run)
+    return not is_cut(run) if event == "stop" else its.run_host.is_stopping and is_evaluation(run)
 
 
 ONLY: Final[dict[str, Callable[[Run, PytorchAcceleratedAdapter, str], bool]]] = {

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Never
+from typing import Any, ClassVar, Final, Never
 
 import torch
 from torch import nn
 
 from hookline.errors import NotAvailableError, SetupError
 from hookline.interop.adapter import Host
-from hookline.interop.facade import Facade
+from hookline.interop.facade import Facade, of_host
 from hookline.interop.names import MetricNames
 from hookline.interop.pytorch_accelerated.support import VERSIONS
 from hookline.progress import Duration
@@ -32,11 +33,9 @@ class PytorchAcceleratedHost(Host):
     library = "pytorch-accelerated"
     shows = "the trainer"
 
-    def __init__(self) -> None:
-        self._start()
-
     def _start(self) -> None:
-        self.names = NAMES
+        super()._start()
+        self.names = replace(NAMES, given=self.aliases)
         self.history: Any = make_history(self)
         self.handler: Any = None
         """Another handler of callbacks, which a callback has set for a moment."""
@@ -49,8 +48,7 @@ class PytorchAcceleratedHost(Host):
         self._output: BatchOutput | None = None
 
     def on_setup(self, run: Run) -> None:
-        self._start()
-        self.serve(run)
+        super().on_setup(run)
         self.trainer = Trainer(self)
 
     def state_dict(self) -> dict[str, Any]:
@@ -244,17 +242,10 @@ SAVED: Final = (int, float, torch.Tensor)
 
 
 class _Facade(Facade):
-    """A facade over the host."""
-
-    __slots__ = ("_host",)
+    __slots__ = ()
 
     stands_for: ClassVar[str] = f"pytorch-accelerated's trainer (tested with {VERSIONS})"
-
-    if TYPE_CHECKING:
-        _host: PytorchAcceleratedHost
-
-    def __init__(self, host: PytorchAcceleratedHost) -> None:
-        self._set(_host=host)
+    _host: PytorchAcceleratedHost
 
 
 class LoaderView:
@@ -316,17 +307,9 @@ class Accelerator(_Facade):
 
     __slots__ = ()
 
-    @property
-    def device(self) -> torch.device:
-        return self._host.run.device
-
-    @property
-    def num_processes(self) -> int:
-        return self._host.run.world_size
-
-    @property
-    def process_index(self) -> int:
-        return self._host.run.rank
+    device = of_host("run.device")
+    num_processes = of_host("run.world_size")
+    process_index = of_host("run.rank")
 
     @property
     def is_main_process(self) -> bool:
@@ -364,9 +347,7 @@ class Trainer(_Facade):
 
     __slots__ = ()
 
-    @property
-    def run_history(self) -> Any:
-        return self._host.history
+    run_history = of_host("history")
 
     @property
     def run_config(self) -> Any:
@@ -403,13 +384,8 @@ class Trainer(_Facade):
         schedulers = self._host.run.schedulers
         return schedulers[0].scheduler if schedulers else None
 
-    @property
-    def loss_func(self) -> Any:
-        return self._host.run.task.loss
-
-    @property
-    def device(self) -> torch.device:
-        return self._host.run.device
+    loss_func = of_host("run.task.loss")
+    device = of_host("run.device")
 
     @property
     def train_dataset(self) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final
 
-from hookline.events.foreign_classes import CALLBACKS
 from hookline.interop.adapter import Adapter, Hook
 from hookline.interop.torchtnt.support import REFUSED
 from hookline.interop.torchtnt.unit import NAMES, TorchTNTHost
@@ -22,27 +21,15 @@ class TorchTNTAdapter(Adapter):
     host = TorchTNTHost
     rule = NAMES
     refused: ClassVar[Mapping[str, str]] = REFUSED
-
-    def __init__(self, callback: Any, **options: Any) -> None:
-        self._base = next(cls for cls in type(callback).__mro__ if (cls.__module__, cls.__name__) in CALLBACKS)
-        super().__init__(callback, **options)
-
-    def overrides(self, hook: str) -> bool:
-        ours = getattr(self.callback, hook, None)
-        return ours is not None and getattr(ours, "__func__", ours) is not getattr(self._base, hook, None)
+    run_host: TorchTNTHost
 
     def monitored(self) -> Iterable[str]:
         # A checkpoint is the last of all.
-        if any(cls.__name__ == "BaseCheckpointer" for cls in type(self.callback).__mro__):
+        if "BaseCheckpointer" in self.classes:
             return ("*",)
         monitor = getattr(self.callback, "_monitored_attr", None)
         ours = self.names.ours(monitor) if isinstance(monitor, str) else ""
         return (ours,) if "/" in ours else ()
-
-    def begin(self, run: Run, host: TorchTNTHost) -> None:
-        self._host = host
-        host.serve(run)
-        host.aliases.update(self.names.given)
 
     # -- hooks -----------------------------------------------------------------------------------
 
@@ -52,29 +39,24 @@ class TorchTNTAdapter(Adapter):
         stages = STAGES_OF.get(hook[:8], ()) if event in ("batch_fetch_start", "batch_fetch_end") else ()
 
         def plain(run: Run) -> None:
-            host = adapter._host
+            host = adapter.run_host
             host.serve(run)
             call(host.their_state, host.unit)
 
         def conditional(run: Run) -> None:
-            host = adapter._host
+            host = adapter.run_host
             if (not stages or run.stage in stages) and (only is None or only(run, adapter)):
                 host.serve(run)
                 call(host.their_state, host.unit)
 
         def failed(run: Run) -> None:
-            host = adapter._host
+            host = adapter.run_host
             host.serve(run)
             call(host.their_state, host.unit, run.exception)
 
         if hook == "on_exception":
             return failed
         return conditional if stages or only is not None else plain
-
-    @property
-    def monitors_evaluation(self) -> bool:
-        """True if the callback monitors a metric of an evaluation, which an epoch has only after its evaluation."""
-        return any(name.startswith(("val/", "test/")) for name in self.reads)
 
     # -- state -----------------------------------------------------------------------------------
 
@@ -97,9 +79,9 @@ class TorchTNTAdapter(Adapter):
 
 
 ONLY: Final[dict[tuple[str, str], Callable[[Run, TorchTNTAdapter], bool]]] = {
-    ("on_train_epoch_start", "train_epoch_start"): lambda run, its: its._host.is_at_epoch_start,
+    ("on_train_epoch_start", "train_epoch_start"): lambda run, its: its.run_host.is_at_epoch_start,
     ("on_train_step_end", "train_batch_end"): lambda run, its: not run.window_is_full,
     ("on_train_epoch_end", "train_epoch_end"): lambda run, its: not its.monitors_evaluation,
-    ("on_train_epoch_end", "epoch_end"): lambda run, its: its.monitors_evaluation and its._host.has_evaluated,
+    ("on_train_epoch_end", "epoch_end"): lambda run, its: its.monitors_evaluation and its.run_host.has_evaluated,
 }
 """Conditions for a hook at an event."""

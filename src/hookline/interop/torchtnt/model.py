@@ -70,7 +70,7 @@ class UnitSteps:
         return [UnitHooks(self)]
 
     def on_setup(self, run: Run) -> None:
-        self._host = next(callback for callback in run.callbacks if isinstance(callback, TorchTNTHost))
+        self._host = TorchTNTHost.of(run)
         entry = {"fit": "train_step", "train": "train_step", "predict": "predict_step"}
         needed = {entry.get(run.entry_point, "eval_step"), *(["eval_step"] if {"val", "test"} & {*run.loaders} else [])}
         for step in sorted(needed):
@@ -204,7 +204,7 @@ class UnitHooks(Adapter):
         call, adapter, starts_epoch = getattr(self.callback, hook), self, event == "train_epoch_start"
 
         def call_unit(run: Run) -> None:
-            host = adapter._host
+            host = adapter.run_host
             if not starts_epoch or host.is_at_epoch_start:
                 host.serve(run)
                 call(host.their_state, *((run.exception,) if hook == "on_exception" else ()))
@@ -212,8 +212,6 @@ class UnitHooks(Adapter):
         return call_unit
 
     def begin(self, run: Run, host: TorchTNTHost) -> None:
-        self._host = host
-        host.serve(run)
         host.attach(self._task)
         if self._task.drives_updates and run.is_training_run:
             for optimizer in self.callback.tracked_optimizers().values():

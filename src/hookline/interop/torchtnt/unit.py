@@ -37,14 +37,10 @@ class TorchTNTHost(Host):
     shows = "the state and the unit"
     state = ("eval_progress", "has_evaluated")
 
-    def __init__(self) -> None:
-        self._start()
-
     def _start(self) -> None:
+        super()._start()
         progress = import_module("torchtnt.utils.progress").Progress
         self.train_progress, self.eval_progress, self.predict_progress = progress(), progress(), progress()
-        self.aliases: dict[str, str] = {}
-        """Metrics of Hookline by the names that the user gave with ``hl.interop.adapt``."""
         self.is_stopping = self.is_sanity_check = False
         self.has_evaluated = False
         """True if there was an evaluation since the epoch began."""
@@ -103,10 +99,6 @@ class TorchTNTHost(Host):
         self.run.stop(f"{self.run.member.name} called state.stop()")
 
     # -- the books -----------------------------------------------------------------------------
-
-    def on_setup(self, run: Run) -> None:
-        self._start()
-        self.serve(run)
 
     def _read_clock(self, run: Run) -> None:
         clock = run.clock

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 
 from hookline.interop.adapter import Adapter, Hook, is_cut
 from hookline.interop.transformers.support import REFUSED
-from hookline.interop.transformers.trainer import NAMES, TransformersHost, names_with, with_prefix
+from hookline.interop.transformers.trainer import NAMES, TransformersHost, with_prefix
 from hookline.run import Run
 
 LOGS: Final = {"on_log": "logs", "on_evaluate": "metrics", "on_predict": "metrics"}
@@ -29,11 +29,7 @@ class TransformersAdapter(Adapter):
     host = TransformersHost
     rule = NAMES
     refused: ClassVar[Mapping[str, str]] = REFUSED
-
-    def __init__(self, callback: Any, **options: Any) -> None:
-        kinds = type(callback).__mro__
-        self._base = next(cls for cls in kinds if cls.__name__ == "TrainerCallback")
-        super().__init__(callback, **options)
+    run_host: TransformersHost
 
     @classmethod
     def instance_of(cls, kind: type) -> Any:
@@ -44,20 +40,13 @@ class TransformersAdapter(Adapter):
         """
         return kind()
 
-    def overrides(self, hook: str) -> bool:
-        ours = getattr(self.callback, hook)
-        return getattr(ours, "__func__", ours) is not getattr(self._base, hook)
-
     def monitored(self) -> Iterable[str]:
-        if not any(cls.__name__ == "EarlyStoppingCallback" for cls in type(self.callback).__mro__):
+        if "EarlyStoppingCallback" not in self.classes:
             return ()
         metric = "loss" if self.args is None else self.args.metric_for_best_model
         return () if metric is None else (self.names.ours(with_prefix(metric) or ""),)
 
     def begin(self, run: Run, host: TransformersHost) -> None:
-        self._host = host
-        host.serve(run)
-        host.names = names_with(self.names.given, host.names)
         if self.args is not None:
             host.use(self.args)
 
@@ -66,7 +55,7 @@ class TransformersAdapter(Adapter):
         only = ONLY.get((hook, event))
 
         def plain(run: Run) -> None:
-            host = adapter._host
+            host = adapter.run_host
             host.serve(run)
             control = host.control
             found = call(host.args, host.state_view, control, **host.keywords)
@@ -74,7 +63,7 @@ class TransformersAdapter(Adapter):
                 host.take(found)
 
         def with_logs(run: Run) -> None:
-            host = adapter._host
+            host = adapter.run_host
             host.serve(run)
             control = host.control
             found = call(host.args, host.state_view, control, **host.keywords, **{argument: host.logs})
@@ -93,7 +82,7 @@ class TransformersAdapter(Adapter):
 
     @property
     def declares_state(self) -> bool:
-        return any(cls.__name__ == "ExportableState" for cls in type(self.callback).__mro__)
+        return "ExportableState" in self.classes
 
     def state_dict(self) -> dict[str, Any]:
         return {"attributes": self.callback.state()["attributes"]} if self.declares_state else {}

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import MISSING, fields, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from hookline.errors import RegistrationError, SetupError
 from hookline.interop.adapter import Host
-from hookline.interop.facade import Facade
+from hookline.interop.facade import Facade, of_host
 from hookline.interop.names import MetricNames
 from hookline.interop.transformers.support import VERSIONS
 from hookline.progress import Duration
@@ -28,16 +28,14 @@ class TransformersHost(Host):
     shows = "the arguments, state and control"
     state = ("best_metric", "best_step", "log_history")
 
-    def __init__(self) -> None:
-        self._start()
-
     def _start(self) -> None:
+        super()._start()
         self.best_metric: float | None = None
         self.best_step: int | None = None
         self.log_history: list[dict[str, Any]] = []
         self.logs: dict[str, Any] = {}
         """The logs for ``on_log``, and the ``metrics`` for ``on_evaluate``."""
-        self.names = NAMES
+        self.names = replace(NAMES, given=self.aliases)
         self.is_stopping = False
         self.switches = dict.fromkeys(("should_save", "should_evaluate", "should_log"), False)
         self._in_step = False
@@ -48,8 +46,7 @@ class TransformersHost(Host):
         self._began = (0, 0, 0.0)  # The step, the sample and the seconds when training began.
 
     def on_setup(self, run: Run) -> None:
-        self._start()
-        self.serve(run)
+        super().on_setup(run)
         self.run_name: str | None = run.name
         self.args = _view(Arguments, "training_args", "TrainingArguments", self)
         self.has_own_args = True
@@ -227,12 +224,12 @@ class _View(Facade):
     stands_for: ClassVar[str] = f"transformers (tested with {VERSIONS})"
     original: ClassVar[Any]
     """The dataclass."""
-    if TYPE_CHECKING:
-        _host: TransformersHost
+    _host: TransformersHost
 
     def __init__(self, host: TransformersHost) -> None:
+        super().__init__(host)
         made = {its.name: its.default_factory() for its in fields(self.original) if its.default_factory is not MISSING}
-        self._set(_host=host, **made)
+        self._set(**made)
 
     def __deepcopy__(self, memo: object) -> Any:
         """Return an object of the dataclass itself, which has no effect on the run."""
@@ -250,40 +247,21 @@ def _view(kind: type[_View], module: str, name: str, host: TransformersHost) -> 
     return type(name, (kind, original), {"original": original})(host)
 
 
+def _switch(name: str) -> property:
+    """Return a switch of ``TrainerControl`` that can be set."""
+    return property(
+        lambda self: self._host.switches.get(name, False),
+        lambda self, value: self._host.switch(name, value),
+    )
+
+
 class Control(_View):
     """``TrainerControl``: a switch acts when a callback sets it."""
 
-    @property
-    def should_save(self) -> bool:
-        return self._host.switches["should_save"]
-
-    @should_save.setter
-    def should_save(self, value: bool) -> None:
-        self._host.switch("should_save", value)
-
-    @property
-    def should_evaluate(self) -> bool:
-        return self._host.switches["should_evaluate"]
-
-    @should_evaluate.setter
-    def should_evaluate(self, value: bool) -> None:
-        self._host.switch("should_evaluate", value)
-
-    @property
-    def should_log(self) -> bool:
-        return self._host.switches["should_log"]
-
-    @should_log.setter
-    def should_log(self, value: bool) -> None:
-        self._host.switch("should_log", value)
-
-    @property
-    def should_epoch_stop(self) -> bool:
-        return False
-
-    @should_epoch_stop.setter
-    def should_epoch_stop(self, value: bool) -> None:
-        self._host.switch("should_epoch_stop", value)
+    should_save = _switch("should_save")
+    should_evaluate = _switch("should_evaluate")
+    should_log = _switch("should_log")
+    should_epoch_stop = _switch("should_epoch_stop")
 
     @property
     def should_training_stop(self) -> bool:
@@ -299,21 +277,10 @@ class Control(_View):
 class State(_View):
     """``TrainerState``: the progress of the run."""
 
-    @property
-    def epoch(self) -> float:
-        return self._host.epoch
-
-    @property
-    def global_step(self) -> int:
-        return self._host.run.clock.step
-
-    @property
-    def max_steps(self) -> int:
-        return self._host.max_steps
-
-    @property
-    def num_train_epochs(self) -> int:
-        return self._host.max_epochs
+    epoch = of_host("epoch")
+    global_step = of_host("run.clock.step")
+    max_steps = of_host("max_steps")
+    num_train_epochs = of_host("max_epochs")
 
     @property
     def logging_steps(self) -> int:
@@ -323,25 +290,11 @@ class State(_View):
     def eval_steps(self) -> int:
         return _in_steps(self._host.run.eval_every, 1)
 
-    @property
-    def train_batch_size(self) -> int:
-        return self._host.args.per_device_train_batch_size  # type: ignore[no-any-return]
-
-    @property
-    def num_input_tokens_seen(self) -> int:
-        return self._host.run.clock.token
-
-    @property
-    def log_history(self) -> list[dict[str, Any]]:
-        return self._host.log_history
-
-    @property
-    def best_metric(self) -> float | None:
-        return self._host.best_metric
-
-    @property
-    def best_global_step(self) -> int | None:
-        return self._host.best_step
+    train_batch_size = of_host("args.per_device_train_batch_size")
+    num_input_tokens_seen = of_host("run.clock.token")
+    log_history = of_host("log_history")
+    best_metric = of_host("best_metric")
+    best_global_step = of_host("best_step")
 
     @property
     def is_world_process_zero(self) -> bool:
@@ -428,9 +381,7 @@ class Arguments(_View):
     def run_name(self, value: str | None) -> None:
         self._host.run_name = value
 
-    @property
-    def device(self) -> Any:
-        return self._host.run.device
+    device = of_host("run.device")
 
     _setup_devices = device
 
@@ -440,13 +391,8 @@ class Arguments(_View):
 
     _n_gpu = n_gpu
 
-    @property
-    def world_size(self) -> int:
-        return self._host.run.world_size
-
-    @property
-    def process_index(self) -> int:
-        return self._host.run.rank
+    world_size = of_host("run.world_size")
+    process_index = of_host("run.rank")
 
     local_process_index = process_index
 
@@ -473,11 +419,6 @@ class Arguments(_View):
 def with_prefix(metric: str | None) -> str | None:
     """Return the name of a metric of an evaluation with its prefix, as transformers completes it."""
     return metric if metric is None or metric.startswith("eval_") else f"eval_{metric}"
-
-
-def names_with(given: Mapping[str, str], names: MetricNames) -> MetricNames:
-    """Return a rule with more names that come before it."""
-    return replace(names, given={**names.given, **given})
 
 
 def _epoch(run: Run) -> float:
