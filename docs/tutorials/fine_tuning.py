@@ -132,14 +132,14 @@ def accuracy(logits, labels):
     return (logits.argmax(-1) == labels).float()
 
 
-def fine_tune(model, lr, folder):
+def fine_tune(model, lr, epochs, folder):
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     result = hl.fit(
         model,
         train_loader,
         val_loader,
         optimizer=torch.optim.AdamW(trained, lr=lr),
-        max_duration=f"{EPOCHS}ep",
+        max_duration=f"{epochs}ep",
         seed=0,
         folder=folder,
         callbacks=[
@@ -153,7 +153,7 @@ def fine_tune(model, lr, folder):
     return result
 
 
-result = fine_tune(load(), 1e-3, "runs/all-weights")
+result = fine_tune(load(), 1e-3, EPOCHS, "runs/all-weights")
 
 # %% [markdown]
 # `save_pretrained` saves the model for other Hugging Face programs. The checkpoints of Hookline also
@@ -172,10 +172,11 @@ print({name: round(score, 2) for name, score in zip(PACKAGES, scores[0].tolist()
 #
 # `get_peft_model` freezes the base model and adds small matrices to its linear layers. The result
 # is a module, so `hl.fit` trains it as it is. The optimizer gets only the weights with a gradient.
+# An adapter learns more slowly, so it trains for twice as many epochs.
 
 # %%
 lora = LoraConfig(task_type="SEQ_CLS", r=8, lora_alpha=16, target_modules="all-linear")
-result = fine_tune(get_peft_model(load(), lora), 5e-3, "runs/lora")
+result = fine_tune(get_peft_model(load(), lora), 2.5e-3, 2 * EPOCHS, "runs/lora")
 result.model.save_pretrained("adapter")
 size = sum(path.stat().st_size for path in Path("adapter").glob("*.safetensors"))
 print(f"adapter: {size / 1e3:.0f} kB, all weights: {Path('fine-tuned/model.safetensors').stat().st_size / 1e3:.0f} kB")

@@ -89,9 +89,11 @@ def page_of(name: str, printed: list[str]) -> str:
         name: Name of the tutorial.
         printed: What each cell printed.
     """
-    parts = [f"<!-- Generated from {name}.py by `make tutorials`; do not edit. -->"]
+    parts = []
     for cell, text in zip(cells_of(SCRIPTS[name].read_text()), printed, strict=True):
         parts.append(cell.page + (f'\n\n```text title="Output"\n{text}\n```' if text else ""))
+    title, _, rest = parts[0].partition("\n")  # The title comes first: the navigation of the site shows it.
+    parts[0] = f"{title}\n\n<!-- Generated from {name}.py by `make tutorials`; do not edit. -->\n{rest}"
     files = f"[the script]({name}.py) and [the notebook]({name}.ipynb)"
     return "\n\n".join([*parts, f"Download {files} of this page."]) + "\n"
 
@@ -133,6 +135,7 @@ def execute(name: str, notebook: Any) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         shutil.copy(SCRIPTS[name], temporary)
         NotebookClient(notebook, timeout=None, resources={"metadata": {"path": temporary}}).execute()
+        notebook["metadata"].pop("language_info")
         for cell in notebook.cells:
             cell["metadata"] = {}  # when each cell ran
             outputs = [output for output in cell.get("outputs", []) if output.get("name") == "stdout"]

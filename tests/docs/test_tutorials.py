@@ -73,8 +73,9 @@ def test_a_change_of_text_or_code_makes_a_page_stale(tmp_path: Path, monkeypatch
     (tmp_path / "sum.md").write_text(make_tutorials.page_of("sum", ["", "2", "sum.py"]))
     make_tutorials.nbformat.write(make_tutorials.notebook_of("sum"), tmp_path / "sum.ipynb")
     page = (tmp_path / "sum.md").read_text()
+    assert page.startswith("# Add\n")
     assert (
-        '# Add\n\nTwo numbers:\n\n```python\nprint(1 + 1)\n```\n\n```text title="Output"\n2\n```\n\n```sh\nls\n' in page
+        '-->\n\nTwo numbers:\n\n```python\nprint(1 + 1)\n```\n\n```text title="Output"\n2\n```\n\n```sh\nls\n' in page
     )
     assert not make_tutorials.is_stale("sum")
     for old, new in (("Two", "Three"), ("1 + 1", "1 + 2"), ("!ls", "!ls -l")):

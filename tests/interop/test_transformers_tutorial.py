@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).parents[2] / "docs" / "tutorials" / "fine_tuning.py"
 
 def test_both_ways_of_fine_tuning_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = run_script(SCRIPT.read_text(), env={"HF_HUB_OFFLINE": "1"}, timeout=500)
+    done = run_script(SCRIPT.read_text(), env={"HF_HUB_OFFLINE": "1"}, timeout=550)
     assert done.returncode == 0, done.stderr
     found = re.findall(r"trained weights: (\d+), accuracy: ([\d.]+)", done.stdout)
     (all_weights, full), (adapter_weights, adapter) = found
