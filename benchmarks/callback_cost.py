@@ -159,7 +159,9 @@ class EveryStep(hl.Callback):
 def _fit(problem: Problem, steps: int, callbacks: list[Any], folder: str, log_every: str) -> Any:
     model, optimizer = problem.make()
     batches = [problem.batches[index % len(problem.batches)] for index in range(steps)]
-    trainer = Trainer(max_duration="1ep", folder=f"{folder}/run", log_every=log_every, callbacks=callbacks)
+    trainer = Trainer(
+        preflight=False, max_duration="1ep", folder=f"{folder}/run", log_every=log_every, callbacks=callbacks
+    )
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # some print
         trainer.fit(model, batches, batches[:1], loss=problem.loss, optimizer=optimizer)
     return trainer._loop

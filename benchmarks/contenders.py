@@ -218,6 +218,7 @@ def _hookline(
     model, optimizer = problem.make()
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(
+            preflight=False,
             max_duration="1ep",
             log_every=log_every,
             folder=False if log_every is None else folder,
@@ -230,7 +231,9 @@ def _hookline(
 def _own_loop(problem: Problem, batches: Batches) -> None:
     model, optimizer = problem.make()
     loss_of = problem.loss
-    with hl.Loop(model, optimizer, max_duration="1ep", log_every=None, folder=False, device="cpu") as loop:
+    with hl.Loop(
+        model, optimizer, max_duration="1ep", log_every=None, folder=False, device="cpu", preflight=False
+    ) as loop:
         for x, y in loop.batches(batches):
             loop.backward(loss_of(model(x), y))
             loop.step()
@@ -289,6 +292,7 @@ def _lightning(problem: Problem, callbacks: int, batches: Batches) -> None:
         warnings.simplefilter("ignore")  # "the loader does not have many workers", and the like
         silence("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda")
         trainer = Trainer(
+            preflight=False,
             max_epochs=1,
             accelerator="cpu",
             devices=1,

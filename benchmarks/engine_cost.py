@@ -121,7 +121,13 @@ def _steps(problem: Problem) -> dict[str, Contender]:
 def _fit(problem: Problem, batches: Batches, callbacks: Iterable[object] = (), accumulate: int = 1) -> None:
     model, optimizer = problem.make()
     trainer = Trainer(
-        max_duration="1ep", callbacks=callbacks, accumulate=accumulate, folder=False, device="cpu", log_every="100st"
+        preflight=False,
+        max_duration="1ep",
+        callbacks=callbacks,
+        accumulate=accumulate,
+        folder=False,
+        device="cpu",
+        log_every="100st",
     )
     trainer.fit(model, batches, loss=problem.loss, optimizer=optimizer)
 
@@ -141,12 +147,15 @@ class _OwnTask(hl.Task[Any]):
 
 
 def _fit_task(problem: Problem, batches: Batches) -> None:
-    Trainer(max_duration="1ep", folder=False, device="cpu", log_every="100st").fit(_OwnTask(problem), batches)
+    trainer = Trainer(preflight=False, max_duration="1ep", folder=False, device="cpu", log_every="100st")
+    trainer.fit(_OwnTask(problem), batches)
 
 
 def _loop(problem: Problem, batches: Batches) -> None:
     model, optimizer = problem.make()
-    with hl.Loop(model, optimizer, max_duration="1ep", folder=False, device="cpu", log_every="100st") as loop:
+    with hl.Loop(
+        model, optimizer, max_duration="1ep", folder=False, device="cpu", log_every="100st", preflight=False
+    ) as loop:
         for x, y in loop.batches(batches):
             loop.backward(problem.loss(model(x), y))
             loop.step()
@@ -189,7 +198,7 @@ def _fixed_cost(problem: Problem, rounds: Iterable[int]) -> list[Figure]:
     def took(folder: Any) -> float:
         model, optimizer = problem.make()
         start = time.thread_time()
-        trainer = Trainer(max_duration="1st", folder=folder, device="cpu")
+        trainer = Trainer(preflight=False, max_duration="1st", folder=folder, device="cpu")
         trainer.fit(model, problem.batches[:1], loss=problem.loss, optimizer=optimizer)
         return (time.thread_time() - start) * 1e3
 

@@ -199,7 +199,9 @@ def _times(callback: Any, event: str, repeats: int) -> list[float]:
             times.extend(seconds / NUMBER * 1e6 for seconds in repeat(call, number=NUMBER, repeat=repeats))
 
     probe = hl.LambdaCallback(name="measure", **{f"on_{event}": measure})
-    trainer = hl.Trainer(max_duration="5st", folder=False, device="cpu", progress=False, callbacks=[adapted, probe])
+    trainer = hl.Trainer(
+        preflight=False, max_duration="5st", folder=False, device="cpu", progress=False, callbacks=[adapted, probe]
+    )
     trainer.fit(TinyModel(), tiny_data(8), loss=torch.nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
     return times
 

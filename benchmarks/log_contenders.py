@@ -182,6 +182,7 @@ def _lightning(problem: Problem, batches: Batches) -> None:
         warnings.simplefilter("ignore")  # "the loader does not have many workers", and the like
         silence("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda")
         trainer = Trainer(
+            preflight=False,
             max_epochs=1,
             accelerator="cpu",
             devices=1,

@@ -67,7 +67,9 @@ def train(epochs: int) -> list[float]:
             used.append(resident())
 
     with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(max_duration=f"{epochs}ep", log_every="100st", folder=folder, callbacks=[Memory()])
+        trainer = Trainer(
+            preflight=False, max_duration=f"{epochs}ep", log_every="100st", folder=folder, callbacks=[Memory()]
+        )
         trainer.fit(OneWeight(), [torch.zeros(1)] * EPOCH)
     return used
 

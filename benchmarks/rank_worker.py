@@ -252,7 +252,11 @@ def bare_step(strategy: str, size: Size, loader: DataLoader[Any]) -> Callable[[]
 
 def ours(strategy: str, size: Size, data: Samples, folder: Path) -> None:
     trainer = Trainer(
-        max_duration="1ep", folder=folder / f"run-{next(NUMBERS)}", log_every=f"{size.log_every}st", strategy=strategy
+        preflight=False,
+        max_duration="1ep",
+        folder=folder / f"run-{next(NUMBERS)}",
+        log_every=f"{size.log_every}st",
+        strategy=strategy,
     )
     trainer.fit(size.model(), data.whole(), loss=nn.MSELoss(), optimizer=lambda p: torch.optim.SGD(p, lr=1e-3))
 

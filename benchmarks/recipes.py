@@ -90,7 +90,14 @@ def _share_of_transformer(problem: Problem, rounds: Iterable[int]) -> Figure:
 
 def _fit(problem: Problem, callbacks: Callable[[], list[object]], batches: Batches) -> None:
     model, optimizer = problem.make()
-    trainer = Trainer(max_duration="1ep", callbacks=callbacks(), folder=False, device="cpu", log_every=f"{LOG_EVERY}st")
+    trainer = Trainer(
+        preflight=False,
+        max_duration="1ep",
+        callbacks=callbacks(),
+        folder=False,
+        device="cpu",
+        log_every=f"{LOG_EVERY}st",
+    )
     trainer.fit(model, batches, loss=problem.loss, optimizer=optimizer)
 
 
@@ -135,6 +142,7 @@ def _recipe(problem: Problem, batches: Batches) -> None:
     model, optimizer = problem.make()
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         trainer = hl.Trainer(
+            preflight=False,
             max_duration="1ep",
             callbacks=[
                 hl.LRSchedule("cosine"),

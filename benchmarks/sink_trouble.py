@@ -188,7 +188,13 @@ def _run(problem: Problem, steps: int, case: Callable[[], AbstractContextManager
     with TemporaryDirectory() as folder, case() as trouble:
         batches = Marked(problem.batches, steps, trouble)
         trainer = Trainer(
-            max_duration="1ep", log_every="100st", folder=folder, device="cpu", sinks=trouble.sinks, seed=0
+            preflight=False,
+            max_duration="1ep",
+            log_every="100st",
+            folder=folder,
+            device="cpu",
+            sinks=trouble.sinks,
+            seed=0,
         )
         task = Logging(problem)
         start, cpu_start = time.perf_counter(), time.process_time()

@@ -55,9 +55,8 @@ class Trainer(loop.Trainer):
             ``log(dict, step)``.
         interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
             ``"raise"`` ``KeyboardInterrupt``.
-        preflight: ``True``: find probable mistakes before step 1, in two training steps that leave no trace.
-            Errors raise ``SetupError``. ``"strict"``: warnings are errors as well. ``False``: only the sanity check
-            of the evaluation.
+        preflight: ``True``: find probable mistakes before step 1 and leave no trace. Errors raise ``SetupError``.
+            ``"strict"``: warnings are errors as well. ``False``: no pre-flight, only the sanity check of ``fit``.
 
     Example:
         >>> import torch
@@ -155,9 +154,8 @@ def fit(
             ``log(dict, step)``.
         interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
             ``"raise"`` ``KeyboardInterrupt``.
-        preflight: ``True``: find probable mistakes before step 1, in two training steps that leave no trace.
-            Errors raise ``SetupError``. ``"strict"``: warnings are errors as well. ``False``: only the sanity check
-            of the evaluation.
+        preflight: ``True``: find probable mistakes before step 1 and leave no trace. Errors raise ``SetupError``.
+            ``"strict"``: warnings are errors as well. ``False``: no pre-flight, only the sanity check of ``fit``.
 
     Returns:
         The result of the run: metrics, history, clock, and why and by whom training was stopped.
@@ -231,9 +229,8 @@ def train(
             ``log(dict, step)``.
         interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
             ``"raise"`` ``KeyboardInterrupt``.
-        preflight: ``True``: find probable mistakes before step 1, in two training steps that leave no trace.
-            Errors raise ``SetupError``. ``"strict"``: warnings are errors as well. ``False``: only the sanity check
-            of the evaluation.
+        preflight: ``True``: find probable mistakes before step 1 and leave no trace. Errors raise ``SetupError``.
+            ``"strict"``: warnings are errors as well. ``False``: no pre-flight, only the sanity check of ``fit``.
 
     Returns:
         The result of the run: metrics, history, clock, and why and by whom training was stopped.
@@ -270,7 +267,7 @@ def evaluate(
         loss: Loss function of a plain model, called with outputs and targets.
         weight: Function of ``(outputs, batch)`` that returns how much the loss of the batch counts in a mean.
         callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
-        ckpt: Use the weights of a checkpoint: ``"best"`` or ``"last"`` of the run in ``folder``, or a path or address.
+        ckpt: Use the weights of a checkpoint for this call: ``"best"``, ``"last"``, or a path or address.
         progress: Show a progress bar. ``hl.Trainer`` and the functions have one; ``hookline.loop.Trainer`` has none.
         precision: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
         device: Device of the model. ``None``: the accelerator if this machine has one, else the CPU.
@@ -320,7 +317,7 @@ def test(
         loss: Loss function of a plain model, called with outputs and targets.
         weight: Function of ``(outputs, batch)`` that returns how much the loss of the batch counts in a mean.
         callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
-        ckpt: Use the weights of a checkpoint: ``"best"`` or ``"last"`` of the run in ``folder``, or a path or address.
+        ckpt: Use the weights of a checkpoint for this call: ``"best"``, ``"last"``, or a path or address.
         progress: Show a progress bar. ``hl.Trainer`` and the functions have one; ``hookline.loop.Trainer`` has none.
         precision: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
         device: Device of the model. ``None``: the accelerator if this machine has one, else the CPU.
@@ -368,7 +365,7 @@ def predict(
         loader: Loader of the batches, or a dict or list of loaders.
         targets: Return a tuple of the predictions and the targets, in the same order.
         callbacks: Callbacks of the run: instances of ``hl.Callback``, or functions decorated with ``hl.on``.
-        ckpt: Use the weights of a checkpoint: ``"best"`` or ``"last"`` of the run in ``folder``, or a path or address.
+        ckpt: Use the weights of a checkpoint for this call: ``"best"``, ``"last"``, or a path or address.
         progress: Show a progress bar. ``hl.Trainer`` and the functions have one; ``hookline.loop.Trainer`` has none.
         precision: ``"fp32"``, ``"bf16"`` or ``"fp16"``.
         device: Device of the model. ``None``: the accelerator if this machine has one, else the CPU.

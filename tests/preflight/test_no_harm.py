@@ -410,3 +410,19 @@ def test_a_compiled_model_is_compiled_as_often_as_without_a_preflight() -> None:
         trainer.fit(model, data, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
         found.append((len(compiled), model.weight.detach().tolist()))
     assert found[0] == found[1]
+
+
+def test_memory_that_is_not_enough_for_a_trial_is_not_an_error() -> None:
+    seen: list[int] = []
+
+    def before(model: Any, x: Tensor) -> None:
+        seen.append(len(x))
+        if len(seen) == 1:  # The list is restored after the trial, as the memory is freed.
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    model = Linear(before)
+    data = DataLoader(Samples(), batch_size=8)
+    given: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "optimizer": torch.optim.SGD}
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        Trainer(max_duration="1ep", device="cpu", folder=False).fit(model, data, **given)
+    assert "raised by the pre-flight, before step 1" not in getattr(raised.value, "__notes__", [])

@@ -61,8 +61,8 @@ class Loop:
             ``log(dict, step)``.
         interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
             ``"raise"`` ``KeyboardInterrupt``.
-        preflight: ``True``: find probable mistakes in data, parameters, schedules and checkpoints before step 1.
-            Errors raise ``SetupError``. ``"strict"``: warnings are errors as well. ``False``: nothing is checked.
+        preflight: ``True``: find probable mistakes before step 1 and leave no trace. Errors raise ``SetupError``.
+            ``"strict"``: warnings are errors as well. ``False``: no pre-flight, only the sanity check of ``fit``.
 
     Example:
         >>> import torch

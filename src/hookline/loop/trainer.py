@@ -59,9 +59,8 @@ class Trainer:
             ``log(dict, step)``.
         interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
             ``"raise"`` ``KeyboardInterrupt``.
-        preflight: ``True``: find probable mistakes before step 1, in two training steps that leave no trace.
-            Errors raise ``SetupError``. ``"strict"``: warnings are errors as well. ``False``: only the sanity check
-            of the evaluation.
+        preflight: ``True``: find probable mistakes before step 1 and leave no trace. Errors raise ``SetupError``.
+            ``"strict"``: warnings are errors as well. ``False``: no pre-flight, only the sanity check of ``fit``.
 
     Example:
         >>> import torch

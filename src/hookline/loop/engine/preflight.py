@@ -204,6 +204,9 @@ class Preflight:
                     break
         except StopTraining:
             pass
+        except torch.OutOfMemoryError as error:  # The trial itself takes memory, and a callback may split batches.
+            engine.world.refuse(error)
+            logger.info("the memory is not enough for the training steps of the pre-flight")
         except Exception as error:
             engine.world.refuse(error)
             failure = Failure.of(error, samples=train.rest if smaller else None)
