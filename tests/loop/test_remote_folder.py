@@ -15,7 +15,7 @@ import hookline as hl
 from hookline.errors import ArgumentError, CheckpointError, SetupError
 from hookline.loop import Loop
 from hookline.testing import TinyModel, tiny_data
-from tests.support import CE, at_step, crash_at, json_lines, same_tensors, sgd, wait_until, weights_of
+from tests.support import CE, at_step, crash_at, fit, json_lines, same_tensors, wait_until, weights_of
 from tests.support.s3_server import Server
 
 TRAIN, VAL = tiny_data(4), tiny_data(2, seed=1)
@@ -51,23 +51,16 @@ def server(hold_port: Callable[[], int]) -> Iterator[Server]:
     server.close()
 
 
-def fit(*callbacks: object, folder: Any = RUN, **options: Any) -> Any:
-    return hl.fit(
-        TinyModel(),
-        TRAIN,
-        VAL,
-        loss=CE,
-        optimizer=sgd,
-        folder=folder,
-        callbacks=[hl.Checkpointer("2st", keep_last=None), *callbacks],
-        progress=False,
-        **{"max_duration": "3ep", "seed": 0, "log_every": "2st", **options},
-    )
+def trained(*callbacks: object, folder: Any = RUN, **options: Any) -> Any:
+    """``hl.Trainer`` adds ``Upload`` for a remote folder."""
+    options = {"max_duration": "3ep", "seed": 0, "log_every": "2st", "progress": False, **options}
+    trainer = hl.Trainer(callbacks=[hl.Checkpointer("2st", keep_last=None), *callbacks], folder=folder, **options)
+    return fit(trainer=trainer, train=TRAIN, val=VAL)
 
 
 def crash(*callbacks: object, **options: Any) -> None:
     with pytest.raises(RuntimeError, match="planted"):
-        fit(crash_at(9), *callbacks, **options)
+        trained(crash_at(9), *callbacks, **options)
 
 
 def remote_files(memory: Any, below: str = "/bucket/digits/first") -> dict[str, bytes]:
@@ -85,11 +78,11 @@ def test_a_run_continues_on_another_machine_as_if_it_had_not_been_left(
     machine("one")
     crash(resume="auto")
     here = machine("two")
-    resumed = fit(resume="auto")
+    resumed = trained(resume="auto")
     assert resumed.folder == here / "runs" / "memory" / "bucket" / "digits" / "first"
     assert f"folder='{RUN}': the run works in {resumed.folder}, and Upload copies it" in caplog.text
     assert (resumed.folder / "log.txt").read_text().count("planted") > 0  # The log of the first machine goes on.
-    whole = fit(folder=here / "whole")
+    whole = trained(folder=here / "whole")
     assert same_tensors(weights_of(resumed.model), weights_of(whole.model))
     rows, expected = (
         [(row["name"], row["step"], row.get("value")) for row in json_lines(result.folder / "metrics.jsonl")]
@@ -121,9 +114,9 @@ def test_the_rows_up_to_a_checkpoint_are_at_the_address_before_it(
     memory.store.clear()
     memory.store.update(kept)
     machine("two")
-    resumed = fit(resume="auto")
+    resumed = trained(resume="auto")
     assert not [str(warning.message) for warning in recwarn if "rows are lost" in str(warning.message)]
-    assert resumed.history["val/loss"] == fit(folder=here / "whole").history["val/loss"]
+    assert resumed.history["val/loss"] == trained(folder=here / "whole").history["val/loss"]
 
 
 def test_a_run_whose_upload_failed_continues_from_its_local_folder_and_is_uploaded_then(
@@ -138,8 +131,8 @@ def test_a_run_whose_upload_failed_continues_from_its_local_folder_and_is_upload
         crash(hl.Upload(wait=0.2))
     assert "planted outage" in caplog.text
     assert remote_files(memory) == {}
-    resumed = fit(resume="auto")
-    assert same_tensors(weights_of(resumed.model), weights_of(fit(folder=here / "whole").model))
+    resumed = trained(resume="auto")
+    assert same_tensors(weights_of(resumed.model), weights_of(trained(folder=here / "whole").model))
     assert remote_files(memory) == local_files(resumed.folder)
 
 
@@ -149,7 +142,7 @@ def test_a_run_at_the_address_is_not_overwritten(memory: Any, machine: Callable[
     before = remote_files(memory)
     machine("two")
     with pytest.raises(SetupError, match=rf"folder='{RUN}' holds a run already; .*resume='auto'"):
-        fit()
+        trained()
     assert remote_files(memory) == before
 
 
@@ -162,10 +155,10 @@ def test_the_local_folder_of_another_run_is_not_mixed_with_the_run_at_the_addres
     machine("two")
     crash(max_duration="3ep")
     machine("three")
-    fit(resume="auto")
+    trained(resume="auto")
     machine("one")
     with pytest.raises(SetupError, match=r"holds another run\. Remove that folder"):
-        fit(resume="auto")
+        trained(resume="auto")
 
 
 def test_a_custom_loop_needs_an_upload(memory: Any, machine: Callable[[str], Path]) -> None:
@@ -184,7 +177,7 @@ def test_a_custom_loop_needs_an_upload(memory: Any, machine: Callable[[str], Pat
 
 def test_an_upload_without_an_address_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"Upload\(\): the folder of this run is local\. Give Upload\('s3://"):
-        fit(hl.Upload(), folder=tmp_path)
+        trained(hl.Upload(), folder=tmp_path)
     with pytest.raises(ArgumentError, match=r"Upload\(options=.*fsspec's configuration"):
         hl.Upload(options={"key": "x"})
 
@@ -195,8 +188,8 @@ def test_on_s3(machine: Callable[[str], Path], server: Server, monkeypatch: pyte
     machine("one")
     crash(folder="s3://mirrored/digits/first", resume="auto")
     here = machine("two")
-    resumed = fit(folder="s3://mirrored/digits/first", resume="auto")
-    assert same_tensors(weights_of(resumed.model), weights_of(fit(folder=here / "whole").model))
+    resumed = trained(folder="s3://mirrored/digits/first", resume="auto")
+    assert same_tensors(weights_of(resumed.model), weights_of(trained(folder=here / "whole").model))
     assert server.found("mirrored/digits/first").items() >= local_files(resumed.folder).items()
 
 
@@ -207,5 +200,5 @@ def test_an_address_that_cannot_be_read_is_an_error_before_the_first_step(
     monkeypatch.setitem(fsspec.config.conf, "s3", Server(hold_port()).options)
     steps: list[int] = []
     with pytest.raises(CheckpointError, match=r"s3://gone/run cannot be read: .*Check the address"):
-        fit(at_step(1, lambda run: steps.append(1)), folder="s3://gone/run", resume="auto")
+        trained(at_step(1, lambda run: steps.append(1)), folder="s3://gone/run", resume="auto")
     assert steps == []

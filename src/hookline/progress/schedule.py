@@ -58,6 +58,9 @@ class Schedule:
     def interval(self, max_duration: Duration | None) -> Duration:
         """Return the interval in a run of another length.
 
+        Args:
+            max_duration: Length of the run. A fraction in ``every`` refers to it.
+
         Raises:
             DurationError: If it is a fraction of ``max_duration``, and that is ``None``.
         """
