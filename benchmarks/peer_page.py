@@ -79,7 +79,11 @@ def page(data: dict[str, Any]) -> str:
     measured = {name: data["measured"][name] for name in LIBRARIES if name in data["measured"]}
     first = next(iter(measured.values()))
     rounds = sorted({found["rounds"] for found in measured.values()})
-    parts = [INTRO, "![Time that each library adds to one training step](images/peers.svg)\n"]
+    parts = [
+        INTRO,
+        *([PRELIMINARY] if rounds[0] < FEW_ROUNDS else []),
+        "![Time that each library adds to one training step](images/peers.svg)\n",
+    ]
     parts += ["## A training step\n", STEP, _steps(measured, "step")]
     parts += ["## A step of some milliseconds\n", WIDE, _steps(measured, "wide")]
     parts += ["## Evaluation\n", EVALUATION, _steps(measured, "evaluation")]
@@ -109,6 +113,12 @@ make bench-peers ARGS="ignite --rounds 4"     # one library, quickly
 
 Each library has its own environment. Inside it, the library, Hookline and a bare PyTorch loop take
 turns in one process. So compare values within a row, not between rows.
+"""
+
+FEW_ROUNDS = 10
+PRELIMINARY = f"""**Preliminary.** Some values on this page come from fewer than {FEW_ROUNDS} rounds on a
+busy machine. They show that the command works. They are too noisy to compare libraries, and rows that are
+missing were not measured yet.
 """
 
 STEP = """A 32-64-10 multilayer perceptron with SGD, batch size 32, one thread. Times are added to a bare step; the
