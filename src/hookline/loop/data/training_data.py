@@ -53,7 +53,7 @@ class TrainingData:
         """The seed of the run. The order of the data is a function of it."""
         self.iterator: Iterator[Any] = iter(())
         """The batches of this epoch."""
-        self.position = 0
+        self.given = 0
         """The number of batches that ``iterator`` has given, those before a resume included."""
         self.length: float = math.inf
         """The number of batches of this epoch on this rank, if it is known."""
@@ -191,10 +191,10 @@ class TrainingData:
         Args:
             is_last: True if the batch says so itself.
         """
-        self.position += 1
+        self.given += 1
         if is_last:
-            self.length = self.position
-        return self.position == self.length
+            self.length = self.given
+        return self.given == self.length
 
     def start(self, iterator: Iterator[Any]) -> None:
         """Read the batches of this epoch from an iterator."""
@@ -206,7 +206,7 @@ class TrainingData:
         if isinstance(feed, SharedFeed) and not math.isinf(limit):
             limit = -(-limit // feed.own)
         self.length = self._place.length(min(feed.length or math.inf, limit), _stride(feed))
-        self.position = self._digested = self._clock.batch_in_epoch
+        self.given = self._digested = self._clock.batch_in_epoch
 
     def taken(self, batch: int) -> int:
         """Return how many batches of the loader are read after ``batch`` batches of each rank."""
@@ -263,7 +263,7 @@ class TrainingData:
         batch, feed = self._clock.batch_in_epoch if is_epoch_begun else 0, self.feed
         taken = self.taken(batch) if is_epoch_begun else 0
         # Batches that were given to a step that was dropped. An iterator has read them, and its feed counts them.
-        dropped = max(0, self.taken(self.position) - taken) if is_epoch_begun else 0
+        dropped = max(0, self.taken(self.given) - taken) if is_epoch_begun else 0
         return {
             "seed": self.seed,
             "feed": {} if feed is None else {**feed.state_dict(), "dropped": dropped},

@@ -211,7 +211,7 @@ class LoopAnswers:
             return None
 
     def batches_read(self) -> int:
-        return self._engine.data.position
+        return self._engine.data.given
 
     def batch_size(self, batch: Any) -> int:
         return self._engine.steps.count_samples(batch)[0]

@@ -185,7 +185,8 @@ class Edge:
             return False
         if self._control.is_due:
             self._control.take()
-        is_over = self.decide()
+        self.announce_and_replan()
+        is_over = self.is_over
         self._save()
         return is_over or self.epoch_phase is EpochPhase.CLOSED
 
@@ -197,7 +198,7 @@ class Edge:
             self._control.saves_ended(is_saved=self._saver.is_saved)
         self.leave_if_preempted()
         if self._requests.is_interrupted:
-            self._saver.interrupted()
+            self._saver.save_after_interrupt()
 
     def _look_at_step(self) -> None:
         """End the interval or the epoch's training, if they are over, and see what else is due."""
@@ -237,20 +238,20 @@ class Edge:
         if not self._is_last_step and (self.evaluate is None or not self.is_eval_due):
             return
         if self._requests.agreed.preempt is not None:
-            raise self._saver.preempted(pending_eval=True)
+            raise self._saver.save_and_leave(pending_eval=True)
         if self._requests.is_interrupted:
-            self._saver.interrupted(pending_eval=True)  # The evaluation that follows is left at once.
+            self._saver.save_after_interrupt(pending_eval=True)  # The evaluation that follows is left at once.
 
     def leave_if_preempted(self, *, pending_eval: bool = False) -> None:
         """After a signal: save, and end the process."""
         if self._requests.agreed.preempt is not None:
-            raise self._saver.preempted(pending_eval=pending_eval)
+            raise self._saver.save_and_leave(pending_eval=pending_eval)
 
     def leave_wait(self) -> None:
         """After a signal during a wait for data: save."""
         self.leave_if_preempted()
         if self._requests.is_interrupted:
-            self._saver.interrupted()
+            self._saver.save_after_interrupt()
 
     # -- deciding --------------------------------------------------------------------------------
 
@@ -263,15 +264,17 @@ class Edge:
         """Agree on requests. Return whether any rank has logged a value since the last row. All ranks must call it."""
         return self._world.vote(logged=self._book.has_pending)
 
-    def decide(self) -> bool:
-        """Announce a stop, keep what is left for the next step, and return whether training is over."""
+    def announce_and_replan(self) -> None:
+        """Announce an agreed stop once, use a new ``max_duration``, and keep requests that are left for the next step.
+
+        ``is_over`` then says whether training has ended.
+        """
         requests = self._requests
         # An evaluation that is asked for now counts in the next step. A custom loop asks `eval_due` itself.
         evaluates = requests.agreed.evaluate and self.evaluate is not None
         requests.keep_attention(evaluates=evaluates)
         self._agenda.replan(self._state.max_duration)
         self._announce_stop()
-        return self.is_over
 
     def _announce_stop(self) -> None:
         """Send ``stop``, and ``interrupt`` before it after Ctrl-C, once."""
@@ -301,7 +304,7 @@ class Edge:
         """True if there was an evaluation, also before a resume."""
         return self._evaluated != -1  # A version is never -1, because it is a hash.
 
-    def evaluated(self, *, is_left: bool = False) -> None:
+    def note_evaluation(self, *, is_left: bool = False) -> None:
         """An evaluation of the current weights has ended, or was left, which is not tried again."""
         self._evaluated = self._weights.version()
         self._requests.drop_eval()
@@ -387,7 +390,7 @@ class Edge:
     def cut_epoch(self, *, is_completed: bool) -> None:
         """End an epoch whose end was not known: it is cut by a stop, or its data has no length."""
         if self.is_over:
-            self.decide()  # A stop is announced before the epoch ends, also when Ctrl-C left a wait for data.
+            self.announce_and_replan()  # Before the epoch ends, also when Ctrl-C left a wait for data.
         self._end_epoch_training(is_completed=is_completed)
         self._is_last_step = is_completed
         self._look()
@@ -395,7 +398,7 @@ class Edge:
             self._leave_before_evaluation()
         self._evaluate_if_due()
         self.end_epoch()
-        self.decide()
+        self.announce_and_replan()
         self._saver.save_due()
 
     # -- the whole -------------------------------------------------------------------------------
@@ -434,7 +437,7 @@ class Edge:
         """The body of a custom loop was left by ``break`` or ``return``: its scopes are closed already."""
         self._state.ask_stop(BREAK, "the body of the loop", left_body=True)
         self.vote()  # All ranks have left it, and one of them may have asked for another stop before.
-        self.decide()
+        self.announce_and_replan()
         if self.epoch_phase is EpochPhase.OPEN:
             self._end_epoch_training(is_completed=False)
         if self.epoch_phase is EpochPhase.TRAINED:

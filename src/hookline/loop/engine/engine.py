@@ -195,8 +195,8 @@ class Engine:
             precision=self.precision,
             weights=self.weights,
             buffers=self.buffers,
-            course=self.edge,
-            accumulation=self.steps,
+            edge=self.edge,
+            steps=self.steps,
             why_over=self._why_over,
         )
         self.saver = Saver(
@@ -228,7 +228,7 @@ class Engine:
             count=count,
             move=move,
             can_be_left=self._can_leave_evaluation,
-            when_broken=self._evaluated,
+            when_broken=self._note_evaluation,
         )
         self.line.add(callbacks, task=task)
         if task is not None:
@@ -397,7 +397,7 @@ class Engine:
             self.scopes.leave()
         self.edge.vote()  # A signal may have come to one rank in the last batches or hooks.
         if in_fit and self.requests.is_interrupted:
-            self.saver.interrupted()
+            self.saver.save_after_interrupt()
         elif in_fit and not self.loaded_finished:
             warn_of_still_plateau(self.state, self.settings.eval_every, has_evaluated=self.edge.has_evaluated)
             self.saver.save_final()
@@ -545,10 +545,10 @@ class Engine:
             outcome: Outcome = yield from self.evaluator.evaluate(loaders, stage)
         if outcome.is_left and self.requests.is_interrupted and not was_interrupted and states is not None:
             self.saver.as_before_evaluation(states)  # As after another signal.
-            self.saver.interrupted(pending_eval=stage == "val")
+            self.saver.save_after_interrupt(pending_eval=stage == "val")
         if not outcome.is_left:
             self.agenda.loaders.evaluated(loaders, self.clock)
-        self._evaluated(stage, outcome.is_left)
+        self._note_evaluation(stage, outcome.is_left)
         return outcome.metrics
 
     def prediction_loaders(self, given: Any) -> dict[str | None, Any]:
@@ -566,9 +566,9 @@ class Engine:
         with self._saved_if_preempted("predict", None):
             yield from self.evaluator.predict(loader, name=name)
 
-    def _evaluated(self, stage: str, is_left: bool) -> None:
+    def _note_evaluation(self, stage: str, is_left: bool) -> None:
         if stage == "val" and self.state.in_fit:
-            self.edge.evaluated(is_left=is_left)
+            self.edge.note_evaluation(is_left=is_left)
 
     def check_sanity(self, loaders: dict[str | None, Any]) -> None:
         """Before step 1: try the evaluation, and check that every monitored metric is logged."""
@@ -602,9 +602,9 @@ class Engine:
             is_sanity_check = self.state.in_fit and not self.state.is_training and not self.clock.step
             if states is not None and not is_saved:
                 self.saver.as_before_evaluation(states)
-                raise self.saver.preempted(pending_eval=stage == "val") from None
+                raise self.saver.save_and_leave(pending_eval=stage == "val") from None
             if is_sanity_check or not self.state.in_fit:
-                raise self.saver.preempted() from None
+                raise self.saver.save_and_leave() from None
             raise
 
     # -- callbacks that come and go ----------------------------------------------------------------

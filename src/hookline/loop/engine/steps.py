@@ -198,7 +198,7 @@ class Steps:
             if batch is END or batch is LEFT:  # The last batch stays on `run`, for the hooks of the edge.
                 return batch
             state.batch = state.outputs = state.loss = MISSING
-            data.position = position = data.position + 1
+            data.given = position = data.given + 1
             batch = state.batch = batch if move is None else move(batch)
             if hooks.batch_fetch_end:
                 emit(hooks.batch_fetch_end)
@@ -647,7 +647,7 @@ class Steps:
         is_skipped = requests.agreed.skip is not None  # Also by a hook on `gradients_ready`.
         if self.keeps_losses and not is_skipped:
             self._records.steps.losses.append(window.losses[:] or None)
-            self._records.steps.positions.append(self._data.position)
+            self._records.steps.positions.append(self._data.given)
         window.take_losses(counts=not is_skipped)
         if window.driven:
             for name, moved in window.driven.items():

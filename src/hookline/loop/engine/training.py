@@ -196,7 +196,8 @@ class Training:
 
         All ranks must call it.
         """
-        if self._edge.decide() and not self._edge.is_resumed_inside:
+        self._edge.announce_and_replan()
+        if self._edge.is_over and not self._edge.is_resumed_inside:
             return False
         self._data.check_replaced("train", self._world)
         return True
@@ -245,7 +246,7 @@ class Training:
             steps.drop()
             is_completed = last is END and not edge.is_over
             if is_completed:
-                self._check_data(data.position, data.length if feed.length else math.inf)
+                self._check_data(data.given, data.length if feed.length else math.inf)
             edge.cut_epoch(is_completed=is_completed)
 
     def _check_data(self, position: int, length: float) -> None:

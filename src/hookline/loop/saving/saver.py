@@ -390,7 +390,7 @@ class Saver:
                 if asked:
                     slot.ask()
 
-    def interrupted(self, *, pending_eval: bool = False) -> None:
+    def save_after_interrupt(self, *, pending_eval: bool = False) -> None:
         """Save after Ctrl-C, so that another process can resume. All ranks must call it.
 
         Args:
@@ -410,7 +410,7 @@ class Saver:
                         stop = requests.agreed.stop
                         logger.warning("%s: saved %s", "interrupted" if stop is None else stop.reason, found)
 
-    def preempted(self, *, pending_eval: bool = False) -> Preempted:
+    def save_and_leave(self, *, pending_eval: bool = False) -> Preempted:
         """Save after a signal, so that another process can resume. All ranks must call it.
 
         Args:

@@ -36,7 +36,7 @@ from hookline.run import Run, RunState
 logger = logging.getLogger("hookline")
 
 
-class Course(Protocol):
+class EdgeState(Protocol):
     """The position of training between its start and its end, which the engine keeps."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class Course(Protocol):
         """
 
 
-class Accumulation(Protocol):
+class BatchesPerStep(Protocol):
     """The number of micro-batches per step, which a callback may change."""
 
     @property
@@ -78,8 +78,8 @@ class RunTree:
         precision: The gradient scaler.
         weights: The weights of the model, and those that are swapped in.
         buffers: The non-persistent buffers as they were built.
-        course: The position of training.
-        accumulation: The number of micro-batches per step.
+        edge: The position of training: an ``Edge``.
+        steps: The number of micro-batches per step.
         why_over: Function that returns why training is over, or ``None`` while it is not.
     """
 
@@ -94,14 +94,14 @@ class RunTree:
         precision: Precision,
         weights: Weights,
         buffers: BuffersAsBuilt,
-        course: Course,
-        accumulation: Accumulation,
+        edge: EdgeState,
+        steps: BatchesPerStep,
         why_over: Callable[[], str | None],
     ) -> None:
         self._state, self._world, self._settings, self._data = state, world, settings, data
         self._book, self._records, self._precision = book, records, precision
         self._weights, self._buffers = weights, buffers
-        self._course, self._accumulation, self._why_over = course, accumulation, why_over
+        self._edge, self._steps, self._why_over = edge, steps, why_over
         self.callbacks = CallbackStates(state)
 
     # -- capture -----------------------------------------------------------------------------------
@@ -120,8 +120,8 @@ class RunTree:
             in_memory: True for a snapshot in memory.
             save_due: True if another checkpoint is due at this step.
         """
-        state, settings, course = self._state, self._settings, self._course.state_dict()
-        given, accumulate = settings.max_duration, self._accumulation.accumulate
+        state, settings, course = self._state, self._settings, self._edge.state_dict()
+        given, accumulate = settings.max_duration, self._steps.accumulate
         training = self.capture_training(in_memory=in_memory)
         paths = {id(metric): path for path, metric in self.callbacks.metrics_by_path().items()}
         why_over = self._why_over()
@@ -249,7 +249,7 @@ class RunTree:
         """
         counted = {
             "clock": self._state.clock.state_dict(),
-            "course": self._course.state_dict(),
+            "course": self._edge.state_dict(),
             "data": self._data.state_dict(is_epoch_begun=False),
             "history": {"bytes": 0},
         }
@@ -283,8 +283,8 @@ class RunTree:
             state.config["seed"] = self._data.seed
         self._book.load_state_dict(saved["metrics"], self.callbacks.metrics_by_path())
         state.messages.load_state_dict(saved["messages"])
-        self._course.load_state_dict(saved["course"])
-        self._accumulation.set_accumulate(saved.get("accumulate") or self._accumulation.accumulate)
+        self._edge.load_state_dict(saved["course"])
+        self._steps.set_accumulate(saved.get("accumulate") or self._steps.accumulate)
         return saved
 
     def restore_training(
@@ -325,11 +325,11 @@ class RunTree:
         same_epoch = state.clock.epoch == then["epoch"]
         state.clock.go_back(then["step"], then["updates"])
         state.messages.load_state_dict(saved["messages"])
-        self._accumulation.set_accumulate(saved["accumulate"] or self._settings.accumulate)
+        self._steps.set_accumulate(saved["accumulate"] or self._settings.accumulate)
         self.callbacks.load(saved["callbacks"], structural=False, but=but)
         # After the callbacks: the book resets the metric objects that they hold.
         self._book.go_back(saved["metrics"], self.callbacks.metrics_by_path(), same_epoch=same_epoch)
-        self._course.went_back(then["epoch"], saved["course"])
+        self._edge.went_back(then["epoch"], saved["course"])
 
     def _warn_of_seed(self, saved: int) -> None:
         given = self._settings.seed
