@@ -109,6 +109,8 @@ if not TYPE_CHECKING:  # A type checker would accept every misspelt name.
             if name in names:
                 return getattr(_imported(home), name)
         meant = import_module("hookline.events.foreign_names").NAMES.get(name)
+        if name in ("from_plugins", "plugins"):
+            meant = f"callbacks.{name}"
         close = [meant] if meant else get_close_matches(name, __all__, n=1)
         hint = f"; did you mean hl.{close[0]}?" if close and not name.startswith("_") else ""
         if meant is not None and " " in meant:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import hookline as hl
 from hookline.callbacks.plugins import from_plugins, installed
 from hookline.cli.main import main
 from hookline.errors import SetupError
@@ -100,6 +101,17 @@ def test_import_hookline_is_all_that_is_needed_to_have_them() -> None:
         """
     )
     assert done.stdout.split() == ["[]", "[]", "True"], done.stderr
+
+
+def test_the_name_without_callbacks_says_where_it_is() -> None:
+    with pytest.raises(AttributeError, match=r"did you mean hl\.callbacks\.from_plugins\?"):
+        _ = hl.from_plugins  # type: ignore[attr-defined]
+
+
+def test_a_class_is_a_factory_like_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, points="[hookline.callbacks]\nhello = {module}:Hello\n")
+    (made,) = from_plugins("hello")
+    assert type(made).__name__ == "Hello"
 
 
 def test_the_named_ones_are_made(package: str) -> None:

@@ -16,7 +16,16 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import hookline as hl
-from hookline.errors import ArgumentError, DataError, LossError, MetricError, ScopeError, SetupError, StateError
+from hookline.errors import (
+    ArgumentError,
+    DataError,
+    LossError,
+    MetricError,
+    RegistrationError,
+    ScopeError,
+    SetupError,
+    StateError,
+)
 from hookline.loop import Loop, Trainer
 from hookline.testing import TinyModel, tiny_data
 from tests.support import CE, fit, sgd, wrong_messages
@@ -451,6 +460,39 @@ def test_a_state_that_cannot_be_saved_is_said_in_few_frames(tmp_path: Path) -> N
     with pytest.raises(StateError, match="rules") as caught:
         train_epoch(Holds(), hl.Checkpointer(), folder=tmp_path)
     assert len(traceback.extract_tb(caught.value.__traceback__)) < 15
+
+
+class Forgetful(hl.Callback):
+    """Lists an attribute in ``state`` that nothing sets."""
+
+    state = ("best",)
+
+
+class AddsForgetful(hl.Callback):
+    def on_train_step_end(self, run: hl.Run) -> None:
+        run.callbacks.add(Forgetful())
+
+
+@pytest.mark.parametrize("callback", [Forgetful, AddsForgetful])
+def test_a_state_without_its_attribute_is_an_error_before_the_first_checkpoint(callback: type[hl.Callback]) -> None:
+    """A first run without a folder saves nothing, so the mistake would appear only in a longer one."""
+    message = r"Forgetful\(\)\.state lists 'best', which it lacks: set self\.best in __init__"
+    with pytest.raises(RegistrationError, match=message):
+        train_epoch(callback(), folder=False)
+
+
+def test_a_state_may_be_set_in_on_setup_after_another_callback_was_added_there() -> None:
+    class SetsUp(Forgetful):
+        def on_setup(self, run: hl.Run) -> None:
+            self.best = 0.0
+
+    class Adds(hl.Callback):
+        before = (SetsUp,)
+
+        def on_setup(self, run: hl.Run) -> None:
+            run.callbacks.add(hl.LRMonitor())
+
+    train_epoch(Adds(), SetsUp(), folder=False)
 
 
 @pytest.mark.parametrize("verb", ["fit", "train", "evaluate", "test"])

@@ -73,9 +73,12 @@ def api_pages() -> dict[str, str]:
 def _api_page(title: str, first: str, names: list[str], *, members: bool = True) -> str:
     lines = [f"# {title}", "", NOTE, "", first]
     for name in names:
-        lines += ["", f"::: {_home_of(name)}"]
-        if not members:
-            lines += ["    options:", "      members: false"]
+        home = _home_of(name)
+        lines += ["", f"::: {home}"]
+        options = [] if members else ["      members: false"]
+        if name.count(".") > 1 and home != name:  # The heading would be the last part, which is not enough to import.
+            options += [f"      heading: {name}"]
+        lines += ["    options:", *options] if options else []
     return "\n".join(lines) + "\n"
 
 

@@ -167,10 +167,7 @@ class Callback(Hooks):
         return f"{kind}({', '.join(f'{key}={shown(key, value)}' for key, value in self._arguments.items())})"
 
     def state_dict(self) -> dict[str, Any]:
-        if missing := [key for key in self.state if not hasattr(self, key)]:
-            raise RegistrationError(
-                f"{self.state_key}.state lists {missing[0]!r}, which it lacks: set self.{missing[0]} in __init__"
-            )
+        check_state(self)
         values = {key: getattr(self, key) for key in self.state}
         return {key: value.state_dict() if _saves_itself(value) else value for key, value in values.items()}
 
@@ -242,6 +239,22 @@ def begin_training(callback: Callback, clock: object) -> None:
     if callback._trained_in is not None and callback._trained_in is not clock:
         callback.reset_state()
     callback._trained_in = clock
+
+
+def check_state(callback: Callback) -> None:
+    """Raise if ``state`` lists an attribute that the callback does not have.
+
+    Args:
+        callback: A callback that is set up.
+
+    Raises:
+        RegistrationError: If an attribute is missing.
+    """
+    for name in callback.state:
+        if not hasattr(callback, name):
+            raise RegistrationError(
+                f"{callback.state_key}.state lists {name!r}, which it lacks: set self.{name} in __init__"
+            )
 
 
 def callback_name(callback: object) -> str:

@@ -16,7 +16,7 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hookline.errors import Preempted, RegistrationError, SetupError, StopTraining, error_text
-from hookline.events.callback import Callback, Ranks, begin_training, callback_name
+from hookline.events.callback import Callback, Ranks, begin_training, callback_name, check_state
 from hookline.events.cost import Cost, CostRow, Sampler, Timed
 from hookline.events.order import Order, sort
 from hookline.events.spec import BY_NAME, SCOPES, STEP_EVENTS, Event
@@ -222,6 +222,23 @@ class Line(Generic[View]):
         except Exception as error:
             if not self.tolerates(member.view, "reset_state", error):
                 raise
+
+    def check_states(self, only: Member[View] | None = None) -> None:
+        """Check the attributes in ``state`` of the callbacks on this rank, after ``setup``.
+
+        Args:
+            only: The callback to check. ``None``: all callbacks.
+
+        Raises:
+            RegistrationError: If a callback does not have an attribute. Otherwise the first checkpoint would fail.
+        """
+        for member in self.ordered(self.order):
+            if (
+                not member.is_task
+                and only in (None, member)
+                and type(member.callback).state_dict is Callback.state_dict
+            ):
+                check_state(member.callback)
 
     # -- compilation -------------------------------------------------------------------------
 

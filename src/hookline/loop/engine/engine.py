@@ -616,6 +616,8 @@ class Engine:
                 self.line.begin_training(member, self.clock)
             self.opening.move_held_modules(member)
             self._send(self.line.fast.setup, member)
+            if self.state.in_fit:
+                self.line.check_states(member)
             if may_skip(member, self.line):
                 self.world.expect_skips()
 

@@ -133,6 +133,7 @@ class Opening:
         if in_fit and not state.optimizers:
             self.make_optimizers()
         if in_fit:
+            self.line.check_states()
             fix = "Build the same optimizers and schedulers on all ranks."
             self.world.compare(lambda: facts_of_optimizers(state), fix)
         if self.settings.compile and not self._ready:
