@@ -394,6 +394,20 @@ def test_a_one_shot_loader_is_not_read(caplog: pytest.LogCaptureFixture) -> None
     assert "can be read only once" in caplog.text
 
 
+def test_a_loader_is_not_read_past_its_length() -> None:
+    """To ask would start workers again, or wait for data that never comes."""
+
+    class Counted(list[Any]):
+        def __iter__(self) -> Any:
+            yield from super().__iter__()
+            raise AssertionError("asked for a batch past the end")
+
+    def counted() -> Any:
+        return {"train": Counted((torch.randn(8, 4), torch.arange(8) % 3) for _ in range(3))}, lambda: None
+
+    assert outcome(counted, preflight=True, max_duration="1ep")["step"] == 3
+
+
 def test_a_compiled_model_is_compiled_as_often_as_without_a_preflight() -> None:
     found = []
     for on in (False, True):

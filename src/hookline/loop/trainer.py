@@ -258,7 +258,7 @@ class Trainer:
         loop = self._prepare("predict", model, None, None, None, None)
         _need(loop.engine.state.task, "predict_batch", "predict")
         loader = foreign_loaders(loader, "predict", loop.engine.state.task).get("predict", loader)
-        several = type(loader) in (list, tuple) and all(isinstance(item, DataLoader) for item in loader)
+        several = type(loader) in (list, tuple) and loader and all(isinstance(item, DataLoader) for item in loader)
         if several:
             loader = {str(index): item for index, item in enumerate(loader)}
         engine = loop.engine

@@ -210,11 +210,11 @@ class PlainState:
 
     def _keep_items(self, value: Any, path: str) -> Children:
         kind: Any = next(each for each in CONTAINERS if isinstance(value, each))
-        held = kind(value) if kind is not deque else list(value)
+        held = _items(kind, value)
 
         def restore() -> None:
-            before, now = (list(each.items()) if isinstance(each, dict) else list(each) for each in (held, value))
-            if len(before) == len(now) and all(map(_is_same, before, now)):
+            now = _items(kind, value)
+            if len(held) == len(now) and all(map(_is_same, held, now)):
                 return
             if isinstance(value, list | bytearray):
                 kind.__setitem__(value, slice(None), held)
@@ -223,7 +223,7 @@ class PlainState:
                 kind.extend(value, held) if kind is deque else kind.update(value, held)
 
         self._restores.append(restore)
-        return _not_fixed(value.values() if isinstance(value, dict) else value, path)
+        return _not_fixed((item[1] for item in held) if isinstance(value, dict) else held, path)
 
     def _keep_attributes(self, value: Any, path: str, but: frozenset[str] = frozenset()) -> Children:
         """Keep the attributes of an object, also those in slots, and its class."""
@@ -379,6 +379,11 @@ class PlainState:
 
 def _set_state(generator: torch.Generator, state: Tensor) -> None:
     generator.set_state(state)
+
+
+def _items(kind: Any, value: Any) -> list[Any]:
+    """Return the items of a collection, without a call of a method that a subclass has."""
+    return list(kind.items(value) if issubclass(kind, dict) else kind.__iter__(value))
 
 
 def _not_fixed(values: Iterable[Any], path: str) -> Children:
