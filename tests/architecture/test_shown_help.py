@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+from itertools import pairwise
 from typing import Any
 
 import jedi
@@ -12,6 +14,8 @@ import pytest
 import hookline as hl
 from hookline.callbacks import __all__ as CALLBACKS
 from hookline.loop import Trainer
+from hookline.progress.clock import Clock, EvalClock
+from hookline.testing import TinyModel
 
 
 def test_a_callback_shows_its_own_parameters_and_text() -> None:
@@ -43,6 +47,28 @@ def test_the_text_of_a_property_is_that_of_reading_it(kind: type) -> None:
     public = {name: value for name, value in properties.items() if not name.startswith("_")}
     assert [name for name, value in public.items() if not inspect.getdoc(value)] == []
     assert [name for name, value in public.items() if value.fset is not None and value.fset.__doc__] == []
+
+
+@pytest.mark.parametrize("kind", [Clock, EvalClock])
+def test_a_counter_of_the_clock_shows_the_same_text_in_help_and_in_an_editor(kind: Any) -> None:
+    """``help()`` takes it from ``__slots__``, and an editor from the source."""
+    body = next(node for node in ast.walk(ast.parse(inspect.getsource(kind))) if isinstance(node, ast.ClassDef)).body
+    shown = {
+        ast.unparse(declared.target): ast.literal_eval(text.value)
+        for declared, text in pairwise(body)
+        if isinstance(declared, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
+    counters = [name for name in kind.__slots__ if not name.startswith("_")]
+    assert shown == {name: inspect.getdoc(getattr(kind, name)) for name in counters}
+    assert all(shown.values())
+
+
+def test_help_of_a_running_clock_explains_its_counters() -> None:
+    """``run.clock`` is a view, whose counters are other objects than those of ``hl.Clock``."""
+    view = type(hl.Loop(TinyModel(), folder=False).run.clock)
+    names = [name for name in vars(hl.Clock) if not name.startswith("_")]
+    assert [name for name in names if not inspect.getdoc(getattr(view, name))] == []
+    assert inspect.getdoc(view.step) == inspect.getdoc(hl.Clock.step)
 
 
 # -- the parameters of the entry points --------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Mapping
 from copy import copy
@@ -39,7 +40,21 @@ class EvalClock:
         EvalClock(batch=1, sample=0, token=0, seconds=0.0)
     """
 
-    __slots__ = ("_ended", "_now", "_started", "batch", "sample", "token")
+    __slots__ = {
+        "_ended": "",
+        "_now": "",
+        "_started": "",
+        "batch": "Batches of this evaluation or prediction so far.",
+        "sample": "Samples of this evaluation or prediction so far.",
+        "token": "Tokens of this evaluation or prediction so far. 0 if the task counts none.",
+    }
+
+    batch: int
+    """Batches of this evaluation or prediction so far."""
+    sample: int
+    """Samples of this evaluation or prediction so far."""
+    token: int
+    """Tokens of this evaluation or prediction so far. 0 if the task counts none."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self.batch = 0
@@ -94,22 +109,39 @@ class Clock:
     """
 
     # The counters are plain attributes, because the loop changes them several times per step.
-    __slots__ = (
-        "_agreed_seconds",
-        "_evals",
-        "_marks",
-        "_now",
-        "_seconds",
-        "_started",
-        "batch",
-        "batches_per_step",
-        "epoch",
-        "epoch_batches",
-        "sample",
-        "step",
-        "token",
-        "updates",
-    )
+    __slots__ = {
+        "_agreed_seconds": "",
+        "_evals": "",
+        "_marks": "",
+        "_now": "",
+        "_seconds": "",
+        "_started": "",
+        "batch": "Training batches of this rank. A step consists of ``run.accumulate`` batches.",
+        "batches_per_step": "Number of batches that make one step.",
+        "epoch": "Completed epochs, over the run and its resumes.",
+        "epoch_batches": "Number of batches per epoch on this rank. Without a length: that of the previous epoch.",
+        "sample": "Training samples of all ranks.",
+        "step": "Completed steps. A step that was skipped or undone by a rollback does not count.",
+        "token": "Training tokens of all ranks. 0 if the task counts none.",
+        "updates": "Number of ``optimizer.step()`` calls by optimizer name. A step can make none or several.",
+    }
+
+    epoch: int
+    """Completed epochs, over the run and its resumes."""
+    step: int
+    """Completed steps. A step that was skipped or undone by a rollback does not count."""
+    batch: int
+    """Training batches of this rank. A step consists of ``run.accumulate`` batches."""
+    sample: int
+    """Training samples of all ranks."""
+    token: int
+    """Training tokens of all ranks. 0 if the task counts none."""
+    updates: dict[str, int]
+    """Number of ``optimizer.step()`` calls by optimizer name. A step can make none or several."""
+    epoch_batches: int | None
+    """Number of batches per epoch on this rank. Without a length: that of the previous epoch."""
+    batches_per_step: int
+    """Number of batches that make one step."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self.epoch = 0
@@ -117,13 +149,8 @@ class Clock:
         self.batch = 0
         self.sample = 0
         self.token = 0
-        self.updates: dict[str, int] = {}
-        """Number of ``optimizer.step()`` calls by optimizer name. A step can make none or several."""
-        self.epoch_batches: int | None = None
-        """Number of batches per epoch on this rank.
-
-        For a loader without a length, this is the number of batches in the previous epoch.
-        """
+        self.updates = {}
+        self.epoch_batches = None
         self.batches_per_step = 1
         self._now = now
         self._seconds = 0.0
@@ -361,8 +388,9 @@ class Clock:
         return f"Clock({counters}, seconds={round(self.seconds, 3)}{state})"
 
 
-def _delegate(name: str) -> Any:
-    return property(attrgetter(f"_real.{name}"))  # `attrgetter` is fast, and hooks read counters in every step.
+def _delegate(owner: type, name: str) -> Any:
+    # `attrgetter` is fast, and hooks read counters in every step.
+    return property(attrgetter(f"_real.{name}"), doc=inspect.getdoc(getattr(owner, name)))
 
 
 class EvalClockView(EvalClock):
@@ -371,8 +399,12 @@ class EvalClockView(EvalClock):
     __slots__ = ("_real",)
     _real: EvalClock
 
-    batch, sample, token = _delegate("batch"), _delegate("sample"), _delegate("token")
-    _now, _started, _ended = _delegate("_now"), _delegate("_started"), _delegate("_ended")
+    batch, sample, token = _delegate(EvalClock, "batch"), _delegate(EvalClock, "sample"), _delegate(EvalClock, "token")
+    _now, _started, _ended = (
+        _delegate(EvalClock, "_now"),
+        _delegate(EvalClock, "_started"),
+        _delegate(EvalClock, "_ended"),
+    )
 
     def __init__(self, real: EvalClock) -> None:
         object.__setattr__(self, "_real", real)
@@ -402,11 +434,15 @@ class ClockView(Clock):
     __slots__ = ("_real",)
     _real: Clock
 
-    epoch, step, batch = _delegate("epoch"), _delegate("step"), _delegate("batch")
-    sample, token, seconds = _delegate("sample"), _delegate("token"), _delegate("seconds")
-    _now, _seconds, _started = _delegate("_now"), _delegate("_seconds"), _delegate("_started")
-    _agreed_seconds, _marks, _evals = _delegate("_agreed_seconds"), _delegate("_marks"), _delegate("_evals")
-    epoch_batches, batches_per_step = _delegate("epoch_batches"), _delegate("batches_per_step")
+    epoch, step, batch = _delegate(Clock, "epoch"), _delegate(Clock, "step"), _delegate(Clock, "batch")
+    sample, token, seconds = _delegate(Clock, "sample"), _delegate(Clock, "token"), _delegate(Clock, "seconds")
+    _now, _seconds, _started = _delegate(Clock, "_now"), _delegate(Clock, "_seconds"), _delegate(Clock, "_started")
+    _agreed_seconds, _marks, _evals = (
+        _delegate(Clock, "_agreed_seconds"),
+        _delegate(Clock, "_marks"),
+        _delegate(Clock, "_evals"),
+    )
+    epoch_batches, batches_per_step = _delegate(Clock, "epoch_batches"), _delegate(Clock, "batches_per_step")
 
     def __init__(self, real: Clock) -> None:
         object.__setattr__(self, "_real", real)
@@ -416,6 +452,7 @@ class ClockView(Clock):
 
     @property
     def updates(self) -> Mapping[str, int]:  # type: ignore[override]
+        """Number of ``optimizer.step()`` calls by optimizer name."""
         return ReadOnly(self._real.updates, "run.clock.updates", "Only the loop counts.")
 
     @property

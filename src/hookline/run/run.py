@@ -1017,7 +1017,25 @@ class Loaders(MutableMapping[str, Any]):
 
 
 class LatestMetrics(ReadOnly[Any]):
-    """Live view of the latest value of each metric."""
+    """Latest value of each metric, as ``run.metrics`` shows it: a read-only mapping from full names to values.
+
+    A value is a float, or a list for an array. It stays until the metric is measured again. ``new()`` has only the
+    numbers of this step, and ``step_of(name)`` returns the step of a value.
+
+    Args:
+        state: The shared state of the run.
+
+    Example:
+        >>> import hookline as hl
+        >>> class ShowBest(hl.Callback):
+        ...     reads = ("val/f1",)
+        ...     best = 0.0
+        ...
+        ...     def on_eval_end(self, run):
+        ...         value = run.metrics.new().get("val/f1")
+        ...         if value is not None:  # This evaluation has measured the metric.
+        ...             self.best = max(self.best, value)
+    """
 
     __slots__ = ("_state",)
 
@@ -1036,6 +1054,9 @@ class LatestMetrics(ReadOnly[Any]):
 
     def new(self, *, pending: bool = False) -> dict[str, float]:
         """Return the numbers that were measured at this step, also those of an evaluation that is not over.
+
+        The result is a new dict from full names to floats. A metric that was not measured at this step is not in it,
+        so ``run.metrics.new().get(name)`` is ``None`` if there is nothing to decide.
 
         Args:
             pending: True to include training metrics of the interval that is not over. Reading them causes a transfer
