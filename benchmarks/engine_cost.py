@@ -195,22 +195,28 @@ def _predict(problem: Problem, batches: Batches) -> None:
 
 
 def _fixed_cost(problem: Problem, rounds: Iterable[int]) -> list[Figure]:
-    def took(folder: Any) -> float:
+    def took(folder: Any, *, preflight: bool = False) -> float:
         model, optimizer = problem.make()
         start = time.thread_time()
-        trainer = Trainer(preflight=False, max_duration="1st", folder=folder, device="cpu")
+        trainer = Trainer(preflight=preflight, max_duration="1st", folder=folder, device="cpu")
         trainer.fit(model, problem.batches[:1], loss=problem.loss, optimizer=optimizer)
         return (time.thread_time() - start) * 1e3
 
-    without, within = [], []
+    without, within, checked = [], [], []
     with tempfile.TemporaryDirectory() as parent:
         for _ in range(3):
             took(False)
         for round_ in rounds:
             without.append(took(False))
             within.append(took(f"{parent}/{round_}"))
+            checked.append(took(False, preflight=True))
     rows = (("folder=False", without, FIT_LIMIT_MS), ("with a folder", within, FIT_WITH_FOLDER_LIMIT_MS))
-    return [
+    preflight = Figure(
+        "a fit of one step, with the pre-flight",
+        f"{statistics.median(checked):.1f} ms",
+        "quartiles {:.1f} to {:.1f}, CPU time of the thread".format(*quartiles(checked)),
+    )
+    figures = [
         Figure(
             f"a fit of one step, {name}",
             f"{statistics.median(its):.1f} ms",
@@ -220,3 +226,4 @@ def _fixed_cost(problem: Problem, rounds: Iterable[int]) -> list[Figure]:
         )
         for name, its, limit in rows
     ]
+    return [*figures, preflight]

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ROWS = {
     "step": ("Step overhead", "of it, by the 30"),
-    "engine": ("one callback on gradients_ready", "accumulate=2, per batch", "a fit of one step, with a folder"),
+    "engine": ("one callback on gradients_ready", "accumulate=2, per batch", "a fit of one step, with the pre-flight"),
     "recipes": ("GradientClip", "EMA", "the whole recipe, of a transformer's step"),
     "null": ("The loop's own Python",),
     "event": ("nobody hears it",),
