@@ -95,12 +95,15 @@ class PlainState:
 
     Args:
         held: Objects that something else restores, such as parameters.
+        follows_code: False to follow attributes and collections only. Functions may share objects with callbacks,
+            whose hooks are called in an evaluation.
     """
 
-    def __init__(self, held: Iterable[object] = ()) -> None:
+    def __init__(self, held: Iterable[object] = (), *, follows_code: bool = True) -> None:
         self.doubt = ""
         """Why ``restore`` is not certain to undo all changes. Empty if it is."""
         self._seen: dict[int, object] = {id(each): each for each in held}
+        self._follows_code = follows_code
         self._restores: list[Callable[[], None]] = []
         self._names: set[str] = set(ENTRIES)
         self._waiting: dict[str, Children] = {}  # Methods whose names no code that was read has used.
@@ -170,6 +173,8 @@ class PlainState:
 
     def _of_callable(self, value: Any, path: str) -> Children:
         """Keep the state of a function, a class, or another callable in C."""
+        if not self._follows_code:
+            return []
         compiled = getattr(value, "_torchdynamo_orig_callable", None)
         if compiled is not None:
             return [(compiled, path)]
