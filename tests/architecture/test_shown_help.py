@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 
 import hookline as hl
 from hookline.callbacks import __all__ as CALLBACKS
+from hookline.events.order import ROLES
 from hookline.loop import Trainer
 from hookline.progress.clock import Clock, EvalClock
+from hookline.run.ending import Ending
 from hookline.testing import TinyModel
 
 
@@ -49,18 +52,30 @@ def test_the_text_of_a_property_is_that_of_reading_it(kind: type) -> None:
     assert [name for name, value in public.items() if value.fset is not None and value.fset.__doc__] == []
 
 
-@pytest.mark.parametrize("kind", [Clock, EvalClock])
-def test_a_counter_of_the_clock_shows_the_same_text_in_help_and_in_an_editor(kind: Any) -> None:
-    """``help()`` takes it from ``__slots__``, and an editor from the source."""
+def texts_of(kind: type) -> dict[str, str]:
+    """The texts below the fields of a class, which an editor shows."""
     body = next(node for node in ast.walk(ast.parse(inspect.getsource(kind))) if isinstance(node, ast.ClassDef)).body
-    shown = {
+    return {
         ast.unparse(declared.target): ast.literal_eval(text.value)
         for declared, text in pairwise(body)
         if isinstance(declared, ast.AnnAssign) and isinstance(text, ast.Expr)
     }
-    counters = [name for name in kind.__slots__ if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("kind", [Clock, EvalClock])
+def test_a_counter_of_the_clock_shows_the_same_text_in_help_and_in_an_editor(kind: Any) -> None:
+    """``help()`` takes it from ``__slots__``, and an editor from the source."""
+    shown, counters = texts_of(kind), [name for name in kind.__slots__ if not name.startswith("_")]
     assert shown == {name: inspect.getdoc(getattr(kind, name)) for name in counters}
     assert all(shown.values())
+
+
+def test_an_editor_explains_each_field_of_an_ending() -> None:
+    assert list(texts_of(Ending)) == [field.name for field in fields(Ending)]
+
+
+def test_an_editor_shows_the_roles_in_their_order() -> None:
+    assert re.findall(r"``\"(\w+)\"``", texts_of(hl.Callback)["role"]) == list(ROLES)
 
 
 def test_help_of_a_running_clock_explains_its_counters() -> None:

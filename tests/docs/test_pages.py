@@ -20,6 +20,7 @@ from types import ModuleType
 
 import pytest
 
+from hookline.events import Callback
 from hookline.events.foreign import FOREIGN_HOOKS
 from hookline.run import Run
 
@@ -145,6 +146,14 @@ def test_the_guide_names_every_field_and_verb_of_run() -> None:
     guide = (ROOT / "docs" / "writing-callbacks.md").read_text()
     names = [name for name in vars(Run) if not name.startswith("_") and name != "member"]
     assert [name for name in names if not re.search(rf"^\| .*`run\.{name}\b", guide, re.MULTILINE)] == []
+
+
+def test_the_guide_lists_every_attribute_that_a_callback_may_declare() -> None:
+    """The table has one row per attribute with a text in the source, which is the text that editors show."""
+    guide = (ROOT / "docs" / "writing-callbacks.md").read_text()
+    table = guide.partition("<!-- table of attributes -->")[2].partition("<!-- end of the attributes -->")[0]
+    public = [name for name in Callback.__annotations__ if not name.startswith("_")]
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == public
 
 
 def hooks_table() -> str:

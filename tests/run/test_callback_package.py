@@ -68,6 +68,24 @@ def test_a_resumed_run_ends_as_one_that_was_never_killed(keep_best: Any, tmp_pat
     assert saved_steps(tmp_path / "killed")[-1] == expected.clock.step
 
 
+def test_a_resume_makes_the_file_equal_to_its_checkpoint(keep_best: Any, tmp_path: Path) -> None:
+    """The killed run has written weights of a step after its last checkpoint, which the resumed run has not made."""
+    options: dict[str, Any] = {"val": tiny_data(2), "optimizer": rising, "max_duration": "50ep", "folder": tmp_path}
+    with suppress(RuntimeError):
+        fit(keep_best(), hl.Checkpointer("3st"), crash_at(9), **options)
+    left, found = load_file(tmp_path / "best.safetensors"), {}
+    resumed = keep_best()
+
+    @hl.on("train_step_start", once=True)
+    def look(run: hl.Run) -> None:
+        found.update(load_file(tmp_path / "best.safetensors"))
+        assert same_tensors(found, resumed.weights)
+
+    fit(resumed, look, hl.Checkpointer("3st"), **options, resume="auto")
+    assert found
+    assert not same_tensors(found, left)
+
+
 def test_a_run_without_a_folder_is_refused_before_the_first_step(keep_best: Any) -> None:
     steps: list[int] = []
     with pytest.raises(SetupError, match=r"best\.safetensors"):

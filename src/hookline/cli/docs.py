@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hookline.callbacks import FAMILIES
 from hookline.cli.callbacks_table import callback_rows
+from hookline.cli.declarations_table import attributes_table, roles_table
 from hookline.cli.interop_table import overview_page
 from hookline.cli.site_pages import api_pages, decisions_page, site_config
 from hookline.events.foreign import FOREIGN_HOOKS
@@ -155,6 +156,10 @@ def events_page() -> str:
         "After a stop inside an epoch, `train_epoch_end` and `epoch_end` are sent, but `clock.epoch` does",
         "not count that epoch.",
         "",
+        "Before step 1, the sanity check sends `sanity_check_start` and `sanity_check_end` only, and the",
+        "trial steps of the [pre-flight](preflight.md) send nothing. So each `eval_end` belongs to a real",
+        "evaluation.",
+        "",
         "## Scopes",
         "",
         "Write setup and cleanup as one `around_*` generator with one `yield`. The code before the `yield`",
@@ -187,6 +192,13 @@ def callbacks_page() -> str:
             if row.family == family
         ]
     return "\n".join(lines) + "\n"
+
+
+def writing_page() -> str:
+    """The page ``docs/writing-callbacks.md``, with its generated tables."""
+    page = (DOCS / "writing-callbacks.md").read_text()
+    page = _filled(page, "table of attributes", "end of the attributes", attributes_table())
+    return _filled(page, "table of roles", "end of the roles", roles_table())
 
 
 def lightning_page() -> str:
@@ -268,6 +280,7 @@ def main() -> int:
         (PACKAGE / "callbacks" / "__init__.py", callbacks_source()),
         (DOCS / "events.md", events_page()),
         (DOCS / "callbacks" / "README.md", callbacks_page()),
+        (DOCS / "writing-callbacks.md", writing_page()),
         (DOCS / "interop" / "README.md", overview_page(DOCS)),
         (DOCS / "interop" / "lightning.md", lightning_page()),
         *((DOCS / "interop" / f"{name}.md", interop_page(name, library)) for name, library in LIBRARIES.items()),

@@ -65,18 +65,24 @@ class Callback(Hooks):
     optional: bool = False
     """True if Hookline disables the callback when it fails. Otherwise a failure stops the run."""
     ranks: Ranks = "all"
-    """Ranks on which the callback runs."""
+    """Processes on which the callback runs: ``"all"``, ``"zero"``, ``"local_zero"`` or ranks such as ``{0, 2}``."""
     reads: tuple[str, ...] = ()
-    """Metrics (``"val/loss"``, ``"val/*"``) and resources that the callback reads.
+    """Metrics (``"val/loss"``, ``"val/*"``) and resources (``"weights"``, …) that the callback reads.
 
-    A callback that reads ``"*"`` runs last.
+    A callback that reads ``"*"`` runs last. ``__init__`` sets the attribute if it depends on an argument.
     """
     writes: tuple[str, ...] = ()
-    """Metrics and resources (``"weights"``, ``"gradients"``, …) that the callback writes."""
-    role: str = ""
-    """Effect on the model or the optimizers, such as ``"average"``.
+    """Metrics that the callback logs with ``run.log``, and resources that it changes.
 
-    Callbacks with a role run in the order of ``ROLES``.
+    The resources are ``"weights"``, ``"gradients"``, ``"optimizer"``, ``"batch"`` and ``"loss"``. Images, figures,
+    texts, tables, histograms and files are not metrics and are not listed. A class that sets ``writes = ()`` declares
+    that it logs no metric. ``__init__`` sets the attribute if it depends on an argument.
+    """
+    role: str = ""
+    """Position among the callbacks that change the model or the optimizers, or write files.
+
+    Callbacks with a role run in the order ``"load"``, ``"plan"``, ``"structure"``, ``"schedule"``, ``"guard"``,
+    ``"average"``, ``"restore"``, ``"constrain"``, ``"select"``, ``"convert"``, ``"plot"``, ``"send"``.
     """
     before: tuple[str | type, ...] = ()
     """Classes or names of callbacks that run later than this one."""
@@ -92,7 +98,7 @@ class Callback(Hooks):
     Each attribute holds plain values, tensors, or an object with ``state_dict`` and ``load_state_dict``.
     """
     state_depends_on: ClassVar[tuple[str, ...]] = ()
-    """Attributes that give the state its meaning, such as ``"monitor"``. ``__init__`` sets them.
+    """Attributes that give the state its meaning, such as ``"monitor"``; ``__init__`` sets them.
 
     The callback starts without its saved state if one of these values differs from the checkpoint.
     """
@@ -120,6 +126,7 @@ class Callback(Hooks):
     """Arguments that ``hookline set`` may change while the run trains.
 
     Each one is an argument of ``__init__`` and an attribute of the same name, which hooks read when they need it.
+    The constructor checks a new value, all ranks change it after the same step, and a resume repeats it.
     """
     in_replay: ClassVar[bool] = True
     """False if ``hookline replay`` leaves the callback out, because it sends messages or files."""
@@ -167,6 +174,7 @@ class Callback(Hooks):
         return f"{kind}({', '.join(f'{key}={shown(key, value)}' for key, value in self._arguments.items())})"
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the state that a checkpoint saves: the attributes that ``state`` lists."""
         check_state(self)
         values = {key: getattr(self, key) for key in self.state}
         return {key: value.state_dict() if _saves_itself(value) else value for key, value in values.items()}
