@@ -253,7 +253,7 @@ def usual_numbers() -> None:
         sys.modules["torch"].manual_seed(0)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")  # Before the runs that the fixtures of a module make.
 def usual_preflight(request: pytest.FixtureRequest) -> Iterator[None]:
     """Switch the pre-flight off by default, except in its own tests, in examples and in pages."""
     if "torch" not in sys.modules or request.path.relative_to(HERE).parts[0] in WITH_PREFLIGHT:

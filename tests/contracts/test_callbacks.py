@@ -187,7 +187,7 @@ SKIP: dict[str, tuple[str, ...]] = {
     "LabelSmoothing": ("own_loops",),
     "MixUp": ("own_loops",),
     "SAM": ("own_loops",),
-    "MicroBatches": ("own_loops",),
+    "MicroBatches": ("own_loops", "weights"),  # pieces of a batch differ from the whole by rounding
 }
 """By name of a callback: the rules that cannot hold for it. Each needs its reason beside it."""
 

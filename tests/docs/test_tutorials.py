@@ -83,11 +83,11 @@ def test_a_change_of_text_or_code_makes_a_page_stale(tmp_path: Path, monkeypatch
         assert make_tutorials.is_stale("sum"), new
 
 
-def test_the_first_tutorial_in_one_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_tutorial_in_two_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fast tier runs one tutorial, so that a change of the API is noticed early."""
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "__main__"}
-    exec(smaller("image_classification", {"EPOCHS": 1}), namespace)
+    exec(smaller("image_classification", {"EPOCHS": 2}), namespace)
     plt.close("all")
     assert namespace["result"].metrics["test/acc"] > 0.7  # type: ignore[attr-defined]
     assert (tmp_path / "mistakes.png").exists()

@@ -131,7 +131,7 @@ def unpromised(asking: Asking) -> set[tuple[str, str, str]]:
         for field in has - set(BY_NAME[event].valid)
         if event not in ("exception", "teardown")  # after a failure the moment stays as it was, to be looked at
     }
-    harmless = {(event, stage, "loader_name") for event, stage, _ in asking.seen if stage in ("val", "test")}
+    harmless = {(event, stage, "loader_name") for event, stage, _ in asking.seen if stage in ("val", "test", "predict")}
     harmless |= {(event, stage, "stop_reason") for event, stage, _ in asking.seen}  # once asked for, it is known
     harmless |= {("scheduler_step", "train", field) for field in ("batch", "outputs", "loss", "optimizer")}
     return found - harmless

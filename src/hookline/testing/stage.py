@@ -221,6 +221,8 @@ class Stage:
         self.book.open_layer()
         self._evaluation.callback(self.book.close_layer, keep=stage != "predict")
         self.state.module.eval()
+        if stage == "predict":  # Each loader is a prediction, and has its name from the start.
+            self.state.show_loader(None)
 
     def end_evaluation(self) -> None:
         self._evaluating = self._scoped = False
@@ -263,7 +265,7 @@ class Stage:
     def _fill(self, event: Event, fields: Mapping[str, Any]) -> None:
         """Set each field that the table lists for this event, and clear the others."""
         state, valid = self.state, event.valid
-        if self._evaluating and state.stage != "predict" and event.name in IN_EVALUATION:
+        if self._evaluating and event.name in IN_EVALUATION:
             valid = (*valid, "loader_name")
         for field in MOMENT:
             if field not in fields:

@@ -55,8 +55,6 @@ class MicroBatches(Callback):
 
     reads = ("batch",)
     """The callback runs after those that change the batch."""
-    writes = ("loss",)
-    """Pieces change the loss by rounding. The pre-flight makes no step, which might not fit."""
     state = ("size",)
 
     def __init__(self, size: int | None = None) -> None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +122,9 @@ class DeviceMonitor(IntervalMonitor):
             values["device/memory"] = psutil.virtual_memory().percent
             values["device/swap"] = psutil.swap_memory().percent
         if self.disk:
-            values["device/disk_used"] = _psutil().disk_usage(str(run.folder if run.has_folder else ".")).percent
+            values["device/disk_used"] = (
+                _psutil().disk_usage(_existing(run.folder if run.has_folder else Path())).percent
+            )
         if self.gpu:
             values |= self._gpu(run.device)
         return values
@@ -164,6 +167,11 @@ class DeviceMonitor(IntervalMonitor):
                 self._silent.add(what)
                 logger.warning("DeviceMonitor logs no %s/%s: %s: %s", name, what, type(error).__name__, error)
         return values
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder, or the nearest folder above it that exists: an evaluation does not create the run's."""
+    return folder if folder.exists() else _existing(folder.parent)
 
 
 def rates(before: Counters, now: Counters) -> dict[str, float]:

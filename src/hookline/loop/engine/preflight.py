@@ -112,7 +112,8 @@ class Preflight:
         """Make the sanity check. Return its error if other findings can be reported with it."""
         engine = self._engine
         loaders = engine.data.named_loaders_of("val", dict(vals))
-        kept = PlainState(follows_code=False)  # A model keeps what an evaluation changes, as in a run without a pre-flight.
+        # A model keeps what an evaluation changes, as in a run without a pre-flight.
+        kept = PlainState(follows_code=False)
         _keep_data(kept, vals.values())
         if is_on and engine.world.shares[0] == 1 and not kept.doubt:  # Else each rank gets some of the batches.
             loaders = {name: _first_and_last(loader) for name, loader in loaders.items()}
