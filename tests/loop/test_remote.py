@@ -112,6 +112,32 @@ def test_images_of_the_run_come_along(tmp_path: Path, memory: Any) -> None:
     assert all((result.folder / image).read_bytes() == (tmp_path / "a" / image).read_bytes() for image in images)
 
 
+@pytest.mark.parametrize("kind", ["relative", "absolute"])
+def test_rows_that_name_files_outside_of_the_run_write_nothing_there(
+    tmp_path: Path, memory: Any, kind: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    """The rows of a run of somebody else must not decide where files are written."""
+    caption = "long" * 100  # The changed row has the same size, because a checkpoint knows the size of its rows.
+    draw = hl.on("epoch_end")(lambda run: run.log_image("drawn", torch.zeros(3, 8, 8), caption=caption))
+    fit_digits(hl.Upload("memory://bucket/runs"), hl.Checkpointer(), draw, folder=tmp_path / "a", name="digits/first")
+    name = "../../escaped.png" if kind == "relative" else str(tmp_path / "escaped.png")
+    rows = "/bucket/runs/digits/first/metrics.jsonl"
+    lines = memory.cat_file(rows).decode().splitlines(keepends=True)
+    at = next(index for index, line in enumerate(lines) if '"image"' in line)
+    changed = json.dumps({**json.loads(lines[at]), "file": name, "caption": ""})
+    lines[at] = changed.ljust(len(lines[at]) - 1) + "\n"
+    memory.pipe_file(rows, "".join(lines).encode())
+    memory.pipe_file(f"/bucket/runs/digits/first/{name}", b"evil")
+    memory.pipe_file("/bucket/runs/escaped.png", b"evil")
+    memory.pipe_file("/bucket/escaped.png", b"evil")
+    result = fit_digits(hl.Checkpointer(), folder=tmp_path / "b" / "c", resume=RUN)
+    assert not list(tmp_path.rglob("escaped.png"))
+    assert len(list((result.folder / "media").rglob("*.png"))) == 2
+    warned = [str(warning.message) for warning in recwarn if "outside of the run's folder" in str(warning.message)]
+    assert len(warned) == 1
+    assert repr(name) in warned[0]
+
+
 def test_a_damaged_checkpoint_is_skipped_or_named(tmp_path: Path, memory: Any) -> None:
     upload_crashed_run(tmp_path / "crashed")
     weights = "/bucket/runs/digits/first/checkpoints/step-00000008/model.safetensors"

@@ -32,7 +32,7 @@ from hookline.errors import (
     error_text,
 )
 from hookline.records.redact import redact_text
-from hookline.run.paths import is_address, path_to_read
+from hookline.run.paths import is_address, path_to_read, stays_inside
 
 OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "http", "https"})
 """Protocols without real folders, so that none must be created."""
@@ -125,7 +125,7 @@ def path_or_address(path: str | Path, argument: str, of: str) -> str | Path:
 class RemoteFolder:
     """Files below an address. Names are paths relative to the address, with slashes.
 
-    Every method may fail and may take long.
+    Every method may fail and may take long. A name that leaves the folder raises ``CheckpointError``.
     """
 
     def __init__(self, address: str, options: Mapping[str, Any]) -> None:
@@ -163,8 +163,10 @@ class RemoteFolder:
         fs.invalidate_cache()
         root = self._root.rstrip("/")
         there = fs.find(root, detail=True) or ({root: fs.info(root)} if fs.isfile(root) else {})
-        found = {path.removeprefix(root): info["size"] for path, info in there.items()}
-        return {name[1:]: size for name, size in found.items() if not name or _stays_inside(name)}
+        found = {path: info["size"] for path, info in there.items()}
+        below = {path[len(root) + 1 :]: size for path, size in found.items() if path.startswith(f"{root}/")}
+        only = {"": found[root]} if root in found else {}
+        return only | {name: size for name, size in below.items() if stays_inside(name)}
 
     def has(self, path: Path, name: str) -> bool:
         """True if the remote file has the same size and is not older than the local file."""
@@ -196,18 +198,15 @@ class RemoteFolder:
         return self._fs
 
     def _target(self, name: str) -> str:
-        """Return the full remote path of a name."""
+        """Return the full remote path of a name. ``""``: the address itself."""
+        if name and not stays_inside(name):
+            raise CheckpointError(f"{redact_text(self.address)}: the name {name[:200]!r} leaves this folder.")
         return f"{self._root.rstrip('/')}/{name}" if name else self._root
 
     def _is_object_store(self, fs: Any) -> bool:
         """True if the file system has no real folders."""
         protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
         return not OBJECT_STORES.isdisjoint(protocols)
-
-
-def _stays_inside(name: str) -> bool:
-    """True if a name, which begins with a slash, is below the folder that it is relative to."""
-    return name[0] == "/" and not {"", ".", ".."} & set(name[1:].split("/"))
 
 
 @contextmanager
