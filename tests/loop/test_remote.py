@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import fsspec
@@ -14,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 import hookline as hl
+from hookline.checkpoint.foreign_weights import read_weights
 from hookline.errors import (
     ArgumentError,
     CheckpointCorruptError,
@@ -178,7 +181,9 @@ def test_an_address_without_a_checkpoint_is_named(tmp_path: Path, memory: Any) -
     [
         (Path("s3://bucket/run"), "of which pathlib has made a path. Give it as a string"),
         ("s4://bucket/run", "fsspec has no 's4://'. Did you mean"),
+        ("s4://bucket/run?X-Amz-Signature=hunter2&token=hunter2", "fsspec has no 's4://'. Did you mean"),
         ("sftp://me:hunter2@host/run", "the address has a password"),
+        ("sftp://me:hun/ter2hunter2@host/run", "the address has a password"),
         ("file:///data/run", "takes paths, not addresses. Write '/data/run'"),
     ],
 )
@@ -230,6 +235,43 @@ def test_an_address_without_weights_is_named(memory: Any) -> None:
     memory.pipe_file("/bucket/other/readme.txt", b"hello")
     with pytest.raises(CheckpointNotFoundError, match="memory://bucket/other: there are no weights at this address"):
         loaded("memory://bucket/other")
+
+
+@pytest.fixture
+def website(tmp_path: Path) -> Iterator[str]:
+    """The address of a server that has the files of the temporary folder."""
+    serve = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), serve) as found:
+        thread = Thread(target=found.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{found.server_port}"
+        found.shutdown()
+        thread.join()
+
+
+def test_a_file_of_weights_is_read_from_the_web(tmp_path: Path, website: str) -> None:
+    pytest.importorskip("aiohttp")
+    save_file(TinyModel(seed=7).state_dict(), tmp_path / "model.safetensors")
+    assert same_tensors(loaded(f"{website}/model.safetensors?X-Amz-Signature=hunter2"), TinyModel(seed=7).state_dict())
+
+
+def test_errors_do_not_show_the_secrets_of_an_address(tmp_path: Path, memory: Any, website: str) -> None:
+    pytest.importorskip("aiohttp")
+    secret = "X-Amz-Signature=hunter2&token=hunter2"
+    save_file(TinyModel(seed=7).state_dict(), tmp_path / "model.safetensors")
+    memory.pipe_file(f"/other/?{secret}/manifest.json", b"{}")
+    for read in (
+        lambda: read_weights(f"{website}/missing.safetensors?{secret}"),
+        lambda: read_weights(f"{website}/model.safetensors?{secret}", prefix="other."),
+        lambda: loaded(f"memory://other/?{secret}"),
+        lambda: fit_digits(folder=tmp_path / "a", resume=f"memory://other/?{secret}"),
+        lambda: fit_digits(folder=tmp_path / "b", resume=f"{website}/model.safetensors?{secret}"),
+    ):
+        with pytest.raises(CheckpointError) as caught:
+            read()
+        shown = "".join((str(caught.value), *getattr(caught.value, "__notes__", ())))
+        assert "X-Amz-Signature=[redacted]" in shown
+        assert "hunter2" not in shown
 
 
 # -- a real S3 -------------------------------------------------------------------------------------

@@ -96,8 +96,8 @@ def _download(address: str, resume: Resume, target: Path, chosen: str | None) ->
     path = run.newest(download, is_usable, strict=resume.strict)
     if path is None and run.checkpoints:
         raise CheckpointMismatchError(
-            f"{redact_text(address)} holds weights only, so a run cannot resume from there; start a new run with "
-            f"callbacks=[hl.LoadWeights({redact_text(address)!r})]"
+            f"{run.shown} holds weights only, so a run cannot resume from there; start a new run with "
+            f"callbacks=[hl.LoadWeights({run.shown!r})]"
         )
     if path is None:
         raise no_checkpoint(address)
@@ -120,7 +120,7 @@ def _download_rows(run: RemoteFolder, target: Path) -> None:
             outside.append(name[:200])
     if outside:
         warnings.warn(
-            f"{redact_text(run.address)}: {METRICS} names files outside of the run's folder, which are not downloaded: "
+            f"{run.shown}: {METRICS} names files outside of the run's folder, which are not downloaded: "
             f"{', '.join(map(repr, sorted(outside)[:5]))}",
             HooklineWarning,
             stacklevel=2,
