@@ -163,8 +163,7 @@ class RemoteFolder:
 
         Names that would leave the folder are left out.
         """
-        fs = self._opened()
-        fs.invalidate_cache()
+        fs = self._refreshed()
         root = self._root.rstrip("/")
         with suppress(FileNotFoundError):
             info = fs.info(root)
@@ -176,8 +175,7 @@ class RemoteFolder:
 
     def has(self, path: Path, name: str) -> bool:
         """True if the remote file has the same size and is not older than the local file."""
-        fs, target = self._opened(), self._target(name)
-        fs.invalidate_cache()
+        fs, target = self._refreshed(), self._target(name)
         try:
             if fs.info(target)["size"] != path.stat().st_size:
                 return False
@@ -189,8 +187,7 @@ class RemoteFolder:
 
     def same(self, path: Path, name: str) -> bool:
         """True if the remote file has the same content. Use it for small files only."""
-        fs, target = self._opened(), self._target(name)
-        fs.invalidate_cache()
+        fs, target = self._refreshed(), self._target(name)
         try:
             return bool(fs.cat_file(target) == path.read_bytes())
         except FileNotFoundError:
@@ -202,6 +199,15 @@ class RemoteFolder:
             core = import_module("fsspec.core")
             self._fs, self._root = core.url_to_fs(self.address, **self._options)
         return self._fs
+
+    def _refreshed(self) -> Any:
+        """Return the file system without the listings that it keeps.
+
+        The option ``use_listings_cache=False`` is not for all file systems: ``sftp`` fails with it.
+        """
+        fs = self._opened()
+        fs.invalidate_cache()
+        return fs
 
     def _target(self, name: str) -> str:
         """Return the full remote path of a name. ``""``: the address itself."""
