@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hookline.callbacks import MicroBatches
 from hookline.distributed import this_process
+from hookline.errors import SetupError
 from hookline.loop import Trainer
 from hookline.testing import TinyModel
 
@@ -40,3 +41,15 @@ def pieces(strategy: Any) -> dict[str, Any]:
         found[f"limited {limited}"] = [round(float(p.detach().double().sum()), 5) for p in model.parameters()]
         found[f"size {limited}"] = micro.size
     return found
+
+
+def synchronized() -> str:
+    """The error of a model whose batch norms wait for all ranks."""
+    loader = DataLoader(TensorDataset(torch.randn(40, 4), torch.randint(3, (40,))), batch_size=8)
+    model = nn.Sequential(nn.Linear(4, 8), nn.SyncBatchNorm(8), nn.Linear(8, 3))
+    trainer = Trainer(max_duration="1ep", callbacks=[MicroBatches(4)], folder=False, preflight=False)
+    try:
+        trainer.fit(model, loader, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD)
+    except SetupError as error:
+        return str(error)
+    return ""

@@ -13,3 +13,9 @@ def test_ranks_with_less_memory_have_smaller_pieces_and_the_same_weights(ranks: 
     assert [its["size False"] for its in found] == [None, None]
     assert found[0]["limited True"] == found[1]["limited True"]
     assert found[0]["limited True"] == pytest.approx(found[0]["limited False"], abs=2e-5)
+
+
+def test_batch_norms_that_wait_for_all_ranks_are_refused(ranks: Any) -> None:
+    """Ranks with different numbers of pieces would wait for each other without end."""
+    found = ranks.values("cases_of_micro_batches.py:synchronized", 2)
+    assert all("the model has SyncBatchNorm" in error for error in found)

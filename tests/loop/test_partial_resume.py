@@ -68,9 +68,12 @@ def test_a_part_that_is_skipped_starts_from_scratch_and_the_others_continue(
     assert look.moves == [0 if part == "schedulers" else 6]
     assert look.rate == (0.1 if part == "schedulers" else 0.1 * 0.5**3)
     assert torch.equal(look.batch, TRAIN[0 if part == "data" else 2][0])
-    assert f"epoch 1, step 6; skipped: {part}" in caplog.text
+    shown = (
+        part if part != "callbacks" else f"{part} (with their schedulers, frozen parameters and modules in eval mode)"
+    )
+    assert f"epoch 1, step 6; skipped: {shown}" in caplog.text
     note = next(row for row in json_lines(crashed / "events.jsonl") if row["name"] == "resume")
-    assert note["text"] == f"skipped: {part}"
+    assert note["text"] == f"skipped: {shown}"
 
 
 def test_callbacks_that_are_skipped_have_no_saved_state(crashed: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import fsspec
@@ -14,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 import hookline as hl
+from hookline.checkpoint.foreign_weights import read_weights
 from hookline.errors import (
     ArgumentError,
     CheckpointCorruptError,
@@ -112,6 +115,32 @@ def test_images_of_the_run_come_along(tmp_path: Path, memory: Any) -> None:
     assert all((result.folder / image).read_bytes() == (tmp_path / "a" / image).read_bytes() for image in images)
 
 
+@pytest.mark.parametrize("kind", ["relative", "absolute"])
+def test_rows_that_name_files_outside_of_the_run_write_nothing_there(
+    tmp_path: Path, memory: Any, kind: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    """The rows of a run of somebody else must not decide where files are written."""
+    caption = "long" * 100  # The changed row has the same size, because a checkpoint knows the size of its rows.
+    draw = hl.on("epoch_end")(lambda run: run.log_image("drawn", torch.zeros(3, 8, 8), caption=caption))
+    fit_digits(hl.Upload("memory://bucket/runs"), hl.Checkpointer(), draw, folder=tmp_path / "a", name="digits/first")
+    name = "../../escaped.png" if kind == "relative" else str(tmp_path / "escaped.png")
+    rows = "/bucket/runs/digits/first/metrics.jsonl"
+    lines = memory.cat_file(rows).decode().splitlines(keepends=True)
+    at = next(index for index, line in enumerate(lines) if '"image"' in line)
+    changed = json.dumps({**json.loads(lines[at]), "file": name, "caption": ""})
+    lines[at] = changed.ljust(len(lines[at]) - 1) + "\n"
+    memory.pipe_file(rows, "".join(lines).encode())
+    memory.pipe_file(f"/bucket/runs/digits/first/{name}", b"evil")
+    memory.pipe_file("/bucket/runs/escaped.png", b"evil")
+    memory.pipe_file("/bucket/escaped.png", b"evil")
+    result = fit_digits(hl.Checkpointer(), folder=tmp_path / "b" / "c", resume=RUN)
+    assert not list(tmp_path.rglob("escaped.png"))
+    assert len(list((result.folder / "media").rglob("*.png"))) == 2
+    warned = [str(warning.message) for warning in recwarn if "outside of the run's folder" in str(warning.message)]
+    assert len(warned) == 1
+    assert repr(name) in warned[0]
+
+
 def test_a_damaged_checkpoint_is_skipped_or_named(tmp_path: Path, memory: Any) -> None:
     upload_crashed_run(tmp_path / "crashed")
     weights = "/bucket/runs/digits/first/checkpoints/step-00000008/model.safetensors"
@@ -152,7 +181,9 @@ def test_an_address_without_a_checkpoint_is_named(tmp_path: Path, memory: Any) -
     [
         (Path("s3://bucket/run"), "of which pathlib has made a path. Give it as a string"),
         ("s4://bucket/run", "fsspec has no 's4://'. Did you mean"),
+        ("s4://bucket/run?X-Amz-Signature=hunter2&token=hunter2", "fsspec has no 's4://'. Did you mean"),
         ("sftp://me:hunter2@host/run", "the address has a password"),
+        ("sftp://me:hun/ter2hunter2@host/run", "the address has a password"),
         ("file:///data/run", "takes paths, not addresses. Write '/data/run'"),
     ],
 )
@@ -204,6 +235,43 @@ def test_an_address_without_weights_is_named(memory: Any) -> None:
     memory.pipe_file("/bucket/other/readme.txt", b"hello")
     with pytest.raises(CheckpointNotFoundError, match="memory://bucket/other: there are no weights at this address"):
         loaded("memory://bucket/other")
+
+
+@pytest.fixture
+def website(tmp_path: Path) -> Iterator[str]:
+    """The address of a server that has the files of the temporary folder."""
+    serve = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), serve) as found:
+        thread = Thread(target=found.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{found.server_port}"
+        found.shutdown()
+        thread.join()
+
+
+def test_a_file_of_weights_is_read_from_the_web(tmp_path: Path, website: str) -> None:
+    pytest.importorskip("aiohttp")
+    save_file(TinyModel(seed=7).state_dict(), tmp_path / "model.safetensors")
+    assert same_tensors(loaded(f"{website}/model.safetensors?X-Amz-Signature=hunter2"), TinyModel(seed=7).state_dict())
+
+
+def test_errors_do_not_show_the_secrets_of_an_address(tmp_path: Path, memory: Any, website: str) -> None:
+    pytest.importorskip("aiohttp")
+    secret = "X-Amz-Signature=hunter2&token=hunter2"
+    save_file(TinyModel(seed=7).state_dict(), tmp_path / "model.safetensors")
+    memory.pipe_file(f"/other/?{secret}/manifest.json", b"{}")
+    for read in (
+        lambda: read_weights(f"{website}/missing.safetensors?{secret}"),
+        lambda: read_weights(f"{website}/model.safetensors?{secret}", prefix="other."),
+        lambda: loaded(f"memory://other/?{secret}"),
+        lambda: fit_digits(folder=tmp_path / "a", resume=f"memory://other/?{secret}"),
+        lambda: fit_digits(folder=tmp_path / "b", resume=f"{website}/model.safetensors?{secret}"),
+    ):
+        with pytest.raises(CheckpointError) as caught:
+            read()
+        shown = "".join((str(caught.value), *getattr(caught.value, "__notes__", ())))
+        assert "X-Amz-Signature=[redacted]" in shown
+        assert "hunter2" not in shown
 
 
 # -- a real S3 -------------------------------------------------------------------------------------

@@ -178,8 +178,10 @@ def test_a_custom_loop_needs_an_upload(memory: Any, machine: Callable[[str], Pat
 def test_an_upload_without_an_address_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"Upload\(\): the folder of this run is local\. Give Upload\('s3://"):
         trained(hl.Upload(), folder=tmp_path)
-    with pytest.raises(ArgumentError, match=r"Upload\(options=.*fsspec's configuration"):
-        hl.Upload(options={"key": "x"})
+    with pytest.raises(ArgumentError, match=r"Upload\(options=\{key, secret\}\): .*fsspec's configuration") as caught:
+        hl.Upload(options={"secret": "hunter2", "key": "AKIAEXAMPLE"})
+    assert "hunter2" not in str(caught.value)
+    assert "AKIA" not in str(caught.value)
 
 
 def test_on_s3(machine: Callable[[str], Path], server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,8 @@ def read_weights(path: str | Path, *, prefix: str = "") -> dict[str, Tensor]:
     taken = {name.removeprefix(prefix): tensor for name, tensor in found.items() if name.startswith(prefix)}
     if not taken:
         raise CheckpointMismatchError(
-            f"{path}: no name starts with the prefix {prefix!r}. The names are {_some(sorted(found), 5)}."
+            f"{redact_text(str(path))}: no name starts with the prefix {prefix!r}. The names are "
+            f"{_some(sorted(found), 5)}."
         )
     return taken
 
@@ -96,14 +97,14 @@ def _read_address(address: str) -> dict[str, Tensor]:
         try:
             return _read(_download(run, Path(folder)))
         except CheckpointError as error:
-            if redact_text(address) not in str(error):
-                error.add_note(f"downloaded from {redact_text(address)}")
+            if run.shown not in str(error):
+                error.add_note(f"downloaded from {run.shown}")
             raise
 
 
 def _download(run: RemoteRun, folder: Path) -> Path:
     """Download the files with weights, and return the local path to read."""
-    last = run.address.rpartition("/")[2]
+    last = run.address.partition("?")[0].rpartition("/")[2]
     if "" in run.files:
         run.download_file("", folder / last)
         return folder / last
@@ -125,7 +126,7 @@ def _download(run: RemoteRun, folder: Path) -> Path:
         if wanted:
             return folder
     raise CheckpointNotFoundError(
-        f"{redact_text(run.address)}: there are no weights at this address: neither a checkpoint or run of Hookline, "
+        f"{run.shown}: there are no weights at this address: neither a checkpoint or run of Hookline, "
         f"nor {' nor '.join(HUGGING_FACE)}. Give the file itself."
     )
 

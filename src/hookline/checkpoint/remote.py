@@ -7,7 +7,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -32,13 +32,14 @@ from hookline.errors import (
     error_text,
 )
 from hookline.records.redact import redact_text
-from hookline.run.paths import is_address, path_to_read
+from hookline.run.paths import is_address, path_to_read, stays_inside
 
 OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "http", "https"})
 """Protocols without real folders, so that none must be created."""
 EXTRAS: Final = {"s3": "s3", "s3a": "s3"}
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_PASSWORD: Final = re.compile(r"[A-Za-z0-9+.-]+://[^/@]*:[^/@]*@")
+_PASSWORD: Final = re.compile(r"[A-Za-z0-9+.-]+://[^/?#@:]*:(?!\d{1,5}/)[^@]*@")
+"""Matches a password, which may have a slash, but not a port: ``//host:80/a@b``."""
 
 
 # -- addresses ---------------------------------------------------------------------------------------
@@ -84,8 +85,9 @@ def check_address(address: str, argument: str, of: str) -> str:
         ArgumentError: If the address has a password or an unknown protocol.
         SetupError: If a package is missing.
     """
+    shown = redact_text(address)
     if find_spec("fsspec") is None:
-        raise SetupError(f"{of}({argument}={redact_text(address)!r}) needs fsspec: pip install 'hookline[upload]'")
+        raise SetupError(f"{of}({argument}={shown!r}) needs fsspec: pip install 'hookline[upload]'")
     if _PASSWORD.match(address):
         raise ArgumentError(
             f"{of}({argument}=…): the address has a password, and Hookline writes addresses to logs. Give the password "
@@ -98,13 +100,13 @@ def check_address(address: str, argument: str, of: str) -> str:
         hint = (
             f"Did you mean {close[0] + '://'!r}?" if close else "fsspec knows s3://, gs://, az://, sftp://, file://, …."
         )
-        raise ArgumentError(f"{of}({argument}={address!r}): fsspec has no {protocol + '://'!r}. {hint}")
+        raise ArgumentError(f"{of}({argument}={shown!r}): fsspec has no {protocol + '://'!r}. {hint}")
     try:
         registry.get_filesystem_class(protocol)
     except ImportError as error:
         extra = EXTRAS.get(protocol)
         how = f"pip install 'hookline[{extra}]'" if extra else str(error)
-        raise SetupError(f"{of}({argument}={address!r}) needs another package: {how}") from error
+        raise SetupError(f"{of}({argument}={shown!r}) needs another package: {how}") from error
     return address.rstrip("/")
 
 
@@ -125,11 +127,13 @@ def path_or_address(path: str | Path, argument: str, of: str) -> str | Path:
 class RemoteFolder:
     """Files below an address. Names are paths relative to the address, with slashes.
 
-    Every method may fail and may take long.
+    Every method may fail and may take long. A name that leaves the folder raises ``CheckpointError``.
     """
 
     def __init__(self, address: str, options: Mapping[str, Any]) -> None:
         self.address = address
+        self.shown = redact_text(address)
+        """The address for messages."""
         self._options = dict(options)
         self._fs: Any = None
         self._root = ""
@@ -159,17 +163,19 @@ class RemoteFolder:
 
         Names that would leave the folder are left out.
         """
-        fs = self._opened()
-        fs.invalidate_cache()
+        fs = self._refreshed()
         root = self._root.rstrip("/")
-        there = fs.find(root, detail=True) or ({root: fs.info(root)} if fs.isfile(root) else {})
-        found = {path.removeprefix(root): info["size"] for path, info in there.items()}
-        return {name[1:]: size for name, size in found.items() if not name or _stays_inside(name)}
+        with suppress(FileNotFoundError):
+            info = fs.info(root)
+            if info["type"] == "file":  # Every address of http is a file.
+                return {"": info["size"]}
+        sizes = {path: info["size"] for path, info in fs.find(root, detail=True).items()}
+        below = {path[len(root) + 1 :]: size for path, size in sizes.items() if path.startswith(f"{root}/")}
+        return {name: size for name, size in below.items() if stays_inside(name)}
 
     def has(self, path: Path, name: str) -> bool:
         """True if the remote file has the same size and is not older than the local file."""
-        fs, target = self._opened(), self._target(name)
-        fs.invalidate_cache()
+        fs, target = self._refreshed(), self._target(name)
         try:
             if fs.info(target)["size"] != path.stat().st_size:
                 return False
@@ -181,8 +187,7 @@ class RemoteFolder:
 
     def same(self, path: Path, name: str) -> bool:
         """True if the remote file has the same content. Use it for small files only."""
-        fs, target = self._opened(), self._target(name)
-        fs.invalidate_cache()
+        fs, target = self._refreshed(), self._target(name)
         try:
             return bool(fs.cat_file(target) == path.read_bytes())
         except FileNotFoundError:
@@ -195,19 +200,25 @@ class RemoteFolder:
             self._fs, self._root = core.url_to_fs(self.address, **self._options)
         return self._fs
 
+    def _refreshed(self) -> Any:
+        """Return the file system without the listings that it keeps.
+
+        The option ``use_listings_cache=False`` is not for all file systems: ``sftp`` fails with it.
+        """
+        fs = self._opened()
+        fs.invalidate_cache()
+        return fs
+
     def _target(self, name: str) -> str:
-        """Return the full remote path of a name."""
+        """Return the full remote path of a name. ``""``: the address itself."""
+        if name and not stays_inside(name):
+            raise CheckpointError(f"{self.shown}: the name {name[:200]!r} leaves this folder.")
         return f"{self._root.rstrip('/')}/{name}" if name else self._root
 
     def _is_object_store(self, fs: Any) -> bool:
         """True if the file system has no real folders."""
         protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
         return not OBJECT_STORES.isdisjoint(protocols)
-
-
-def _stays_inside(name: str) -> bool:
-    """True if a name, which begins with a slash, is below the folder that it is relative to."""
-    return name[0] == "/" and not {"", ".", ".."} & set(name[1:].split("/"))
 
 
 @contextmanager
@@ -261,6 +272,8 @@ class RemoteRun:
     def __init__(self, address: str) -> None:
         self.address = address
         self._remote = RemoteFolder(address, {})
+        self.shown = self._remote.shown
+        """The address for messages."""
         with reading(address):
             self.files = self._remote.files()
         self._damaged: list[str] = []
@@ -284,7 +297,7 @@ class RemoteRun:
         with reading(self.address):
             content = self._remote.read(name)
         try:
-            return RemoteCheckpoint(where, Manifest.from_bytes(content, f"{self.address}/{name}"), content)
+            return RemoteCheckpoint(where, Manifest.from_bytes(content, f"{self.shown}/{name}"), content)
         except CheckpointCorruptError as error:
             if not where:
                 raise
@@ -312,7 +325,6 @@ class RemoteRun:
         Raises:
             CheckpointCorruptError: If all checkpoints are damaged, or one is and ``strict`` is set.
         """
-        shown = redact_text(self.address)
         for checkpoint in reversed([checkpoint for checkpoint in self.checkpoints if usable(checkpoint)]):
             if strict and self._damaged:
                 break
@@ -324,14 +336,14 @@ class RemoteRun:
                     raise
                 continue
             if self._damaged:
-                text = f"{shown}: damaged checkpoints: {', '.join(self._damaged)}. Using {checkpoint.where}."
+                text = f"{self.shown}: damaged checkpoints: {', '.join(self._damaged)}. Using {checkpoint.where}."
                 warnings.warn(text, HooklineWarning, stacklevel=3)
             return path
         if not self._damaged:
             return None
         what = "damaged checkpoints, and strict=True" if strict else "no valid checkpoint; damaged"
         raise CheckpointCorruptError(
-            shown, f"{what}: {', '.join(self._damaged)}", "upload them again, or give the address of a checkpoint"
+            self.shown, f"{what}: {', '.join(self._damaged)}", "upload them again, or give the address of a checkpoint"
         )
 
     def download(self, checkpoint: RemoteCheckpoint, target: Path, *, weights_only: bool = False) -> Path:
@@ -391,7 +403,7 @@ class RemoteRun:
         os.replace(fresh, target)
 
     def _check_size(self, name: str, record: FileRecord) -> None:
-        where = f"{redact_text(self.address)}/{name}"
+        where = f"{self.shown}/{name}"
         if name not in self.files:
             raise CheckpointCorruptError(where, "it is missing")
         if self.files[name] != record.size:
@@ -402,7 +414,7 @@ class RemoteRun:
             Store(fresh.parent).verify(fresh)
         except CheckpointCorruptError as error:
             name = _joined(checkpoint.where, Path(error.path).name)
-            raise CheckpointCorruptError(f"{redact_text(self.address)}/{name}", error.reason) from error
+            raise CheckpointCorruptError(f"{self.shown}/{name}", error.reason) from error
 
 
 def _joined(where: str, name: str) -> str:

@@ -28,7 +28,9 @@ class Resume:
             Otherwise the path or address of a checkpoint, or of a run's folder, for its newest valid checkpoint.
         strict: Raise an error instead of skipping damaged checkpoints.
         skip: Parts of the checkpoint not to restore: one or more of ``"optimizer"``, ``"schedulers"``, ``"data"`` (the
-            position in the epoch), ``"callbacks"`` and ``"random"``. The run keeps its own state for them.
+            position in the epoch), ``"callbacks"`` and ``"random"``. The run keeps its own state for them. With
+            ``"callbacks"``, it also skips the schedulers that callbacks made, and which parameters were frozen and
+            which modules were in eval mode.
 
     Raises:
         ArgumentError: If ``skip`` has an unknown name.

@@ -72,6 +72,20 @@ def leaves_folder(path: Path) -> bool:
     return os.path.normpath(path).split(os.sep)[0] == os.pardir
 
 
+def stays_inside(name: str) -> bool:
+    """True if the name of a file, relative to any folder, is a file below that folder.
+
+    Check the names that come from the files of a run, before a file is written under such a name.
+
+    Args:
+        name: The name, with slashes.
+
+    >>> stays_inside("media/loss.png"), stays_inside("../loss.png"), stays_inside("/tmp/loss.png"), stays_inside("")
+    (True, False, False, False)
+    """
+    return {"", ".", ".."}.isdisjoint(name.split("/"))
+
+
 def in_run_folder(path: Path, folder: Path | None, argument: str, of: str) -> Path:
     """Return the absolute path to which a callback or sink writes.
 

@@ -67,6 +67,22 @@ def test_if_all_fits_training_is_bitwise_what_it_is_without_it() -> None:
     assert "forward" not in vars(result.model)
 
 
+def test_a_forward_that_the_user_replaced_stays() -> None:
+    model, seen = TinyModel(), []
+    original = model.forward
+
+    def doubled(x: Tensor) -> Tensor:
+        seen.append(len(x))
+        return original(x) * 2
+
+    model.forward = doubled  # type: ignore[method-assign]
+    fit(MicroBatches(3), model=model, train=tiny_data(3))
+    assert vars(model)["forward"] is doubled
+    seen.clear()
+    model(torch.ones(2, 4))
+    assert seen == [2]
+
+
 def test_a_larger_batch_and_the_memory_of_the_optimizer_are_tried_when_they_come() -> None:
     class Growing(Hungry):
         """Has less room when the optimizer has its state."""

@@ -95,8 +95,8 @@ class Upload(Callback):
             )
         if to is None and options:
             raise ArgumentError(
-                f"Upload(options={dict(options)!r:.80}): without to=, the run is also downloaded from the address of "
-                f"folder=, so give options in fsspec's configuration: FSSPEC_S3_ENDPOINT_URL=http://…"
+                f"Upload(options={{{', '.join(sorted(options))}}}): without to=, the run is also downloaded from the "
+                f"address of folder=, so give options in fsspec's configuration: FSSPEC_S3_ENDPOINT_URL=http://…"
             )
         self.to = None if to is None else check_address(os.fspath(to), "to", "Upload")
         self.files = _patterns("files", files)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
@@ -20,7 +21,7 @@ from hookline.errors import ArgumentError, DataError, SetupError, kind_of
 from hookline.events import Callback
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from hookline.run import Run
 
@@ -40,7 +41,7 @@ class MicroBatches(Callback):
     Raises:
         ArgumentError: If ``size`` is less than 1.
         SetupError: If a single sample does not fit, the model or a task computes its loss itself, the batch is not a
-            pair of tensors, or the model is compiled or sharded.
+            pair of tensors, the model is compiled or sharded, or it has ``SyncBatchNorm`` and there are several ranks.
 
     Example:
         >>> import torch
@@ -73,15 +74,24 @@ class MicroBatches(Callback):
             )
         if run.task.model._compiled_call_impl is not None:
             raise SetupError("MicroBatches: the model is compiled as a whole. Leave out compile=, or use accumulate=.")
+        if run.world_size > 1 and any(isinstance(part, nn.SyncBatchNorm) for part in run.task.model.modules()):
+            raise SetupError(
+                "MicroBatches: the model has SyncBatchNorm, which waits for all ranks in each piece, and ranks may "
+                "have different numbers of pieces. Use BatchNorm, or a smaller batch size with accumulate=."
+            )
         self._tried = {}
 
     def around_batch(self, run: Run) -> Iterator[None]:
         model = run.task.model
+        own = vars(model).get("forward")  # The user may have replaced the method of the class.
         model.forward = partial(self._forward, model, model.forward)
         try:
             yield
         finally:
-            del model.forward
+            if own is None:
+                del model.forward
+            else:
+                model.forward = own
 
     def on_train_batch_start(self, run: Run) -> None:
         inputs, targets = check_pair(run, "MicroBatches")

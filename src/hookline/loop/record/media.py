@@ -138,12 +138,17 @@ def rewind_rows_and_media(rows: JsonLines, size: int) -> None:
         rows: The file of rows.
         size: The size in bytes to which the file is truncated.
     """
-    before = _files_of(rows.read(rows.size, quietly=True))
+    before = files_of(rows.read(rows.size, quietly=True))
     rows.rewind(size)
-    delete_media(rows.path.parent, before - _files_of(rows.read(size, quietly=True)))
+    delete_media(rows.path.parent, before - files_of(rows.read(size, quietly=True)))
 
 
-def _files_of(rows: Iterable[Record]) -> set[str]:
+def files_of(rows: Iterable[Record]) -> set[str]:
+    """Return the names of the files in the rows. A damaged row may name a file outside of the run's folder.
+
+    Args:
+        rows: The rows.
+    """
     return {row.file for row in rows if isinstance(row, ImageRow | FileRow)}
 
 

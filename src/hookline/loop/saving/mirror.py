@@ -80,11 +80,10 @@ def bring_run(address: str, folder: Path, resume: Resume | None, group: AnyGroup
 
 def _bring_newest(run: RemoteRun, folder: Path, resume: Resume | None) -> str:
     """Download the newest checkpoint, if it is newer than those in the folder. Return its name, or an empty string."""
-    shown = redact_text(run.address)
     if resume is None or resume.path != "auto":
         if run.checkpoints or METRICS in run.files:
             raise SetupError(
-                f"folder={shown!r} holds a run already; give another, remove it, or resume it: resume='auto'"
+                f"folder={run.shown!r} holds a run already; give another, remove it, or resume it: resume='auto'"
             )
         return ""
     own = Store(folder / FOLDER).latest()
@@ -93,8 +92,8 @@ def _bring_newest(run: RemoteRun, folder: Path, resume: Resume | None) -> str:
         is_further = own is None or checkpoint.age > (own.about.generation, own.about.step)
         if is_further and own is not None and checkpoint.manifest.about.run != own.about.run:
             raise SetupError(
-                f"folder={shown!r}: its local folder {str(folder)!r} holds another run. Remove that folder, or give "
-                f"another address."
+                f"folder={run.shown!r}: its local folder {str(folder)!r} holds another run. Remove that folder, or "
+                f"give another address."
             )
         return checkpoint.is_resumable and is_further
 

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
 from hookline.distributed.random_states import random_states
 from hookline.run import RunState
+
+OF_CALLBACKS: Final = "callbacks (with their schedulers, frozen parameters and modules in eval mode)"
+
+
+def skipped_text(skip: Collection[str]) -> str:
+    """Return what a resume skips, for its line in the log. Empty if it skips nothing.
+
+    Args:
+        skip: The parts to leave out, as in ``hl.Resume``.
+
+    >>> skipped_text(("optimizer", "data"))
+    'skipped: optimizer, data'
+    """
+    shown = (OF_CALLBACKS if part == "callbacks" else part for part in skip)
+    return f"skipped: {', '.join(shown)}" if skip else ""
 
 
 def without(saved: Mapping[str, Any], skip: Collection[str], state: RunState) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,11 +15,12 @@ from hookline.checkpoint.plan import FOLDER
 from hookline.checkpoint.remote import RemoteCheckpoint, RemoteFolder, RemoteRun, no_checkpoint, reading
 from hookline.checkpoint.request import Resume
 from hookline.distributed.solo import AnyGroup
-from hookline.errors import CheckpointError, CheckpointMismatchError, HooklineError
+from hookline.errors import CheckpointError, CheckpointMismatchError, HooklineError, HooklineWarning
+from hookline.loop.record.media import files_of
 from hookline.loop.record.stream import METRICS
-from hookline.records import FileRow, ImageRow
 from hookline.records.redact import redact_text
 from hookline.records.steps import FILE as STEPS
+from hookline.run.paths import stays_inside
 from hookline.sinks.jsonl import JsonLines
 
 DOWNLOAD = ".download"
@@ -94,8 +96,8 @@ def _download(address: str, resume: Resume, target: Path, chosen: str | None) ->
     path = run.newest(download, is_usable, strict=resume.strict)
     if path is None and run.checkpoints:
         raise CheckpointMismatchError(
-            f"{redact_text(address)} holds weights only, so a run cannot resume from there; start a new run with "
-            f"callbacks=[hl.LoadWeights({redact_text(address)!r})]"
+            f"{run.shown} holds weights only, so a run cannot resume from there; start a new run with "
+            f"callbacks=[hl.LoadWeights({run.shown!r})]"
         )
     if path is None:
         raise no_checkpoint(address)
@@ -110,9 +112,19 @@ def _download_rows(run: RemoteFolder, target: Path) -> None:
     for name in (METRICS, STEPS):
         _download_file(run, name, target / name)
     rows = JsonLines(target / METRICS)
-    for row in rows.read(rows.size, quietly=True):
-        if isinstance(row, ImageRow | FileRow):
-            _download_file(run, row.file, target / row.file)
+    outside = []
+    for name in files_of(rows.read(rows.size, quietly=True)):
+        if stays_inside(name):
+            _download_file(run, name, target / name)
+        elif name:  # An image that could not be written has no file.
+            outside.append(name[:200])
+    if outside:
+        warnings.warn(
+            f"{run.shown}: {METRICS} names files outside of the run's folder, which are not downloaded: "
+            f"{', '.join(map(repr, sorted(outside)[:5]))}",
+            HooklineWarning,
+            stacklevel=2,
+        )
 
 
 def _download_file(run: RemoteFolder, name: str, target: Path) -> None:

@@ -18,7 +18,7 @@ from hookline.loop.record.folder import is_inside
 from hookline.loop.record.records import Records
 from hookline.loop.saving.callback_matching import for_this_run
 from hookline.loop.saving.finding import Found, find_checkpoint
-from hookline.loop.saving.partial import without
+from hookline.loop.saving.partial import skipped_text, without
 from hookline.loop.saving.placing import rooms
 from hookline.loop.saving.remote import local_copy
 from hookline.loop.saving.resharding import of_this_rank
@@ -139,7 +139,7 @@ class CheckpointLoader:
             is_finished=is_finished,
             ended=saved["ended"] if is_finished else None,
             generation=about.generation,
-            skipped=f"skipped: {', '.join(resume.skip)}" if resume.skip else "",
+            skipped=skipped_text(resume.skip),
         )
 
     def _asks_for_more(self, saved: Mapping[str, Any]) -> bool:

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from hookline.distributed.solo import AnyGroup
 from hookline.errors import HooklineWarning
-from hookline.loop.record.media import rewind_rows_and_media
+from hookline.loop.record.media import files_of, rewind_rows_and_media
 from hookline.loop.record.records import Records
 from hookline.loop.record.stream import METRICS
-from hookline.records import FileRow, ImageRow, MetricRow
+from hookline.records import MetricRow
 from hookline.run import History, RunState
+from hookline.run.paths import stays_inside
 from hookline.sinks.jsonl import JsonLines
 
 logger = logging.getLogger("hookline")
@@ -77,10 +78,10 @@ def restore_rows(
             rows.rewind(size)
         _read_history(state.history, rows, size)
         if not is_own_run:
-            for row in rows.read(size):
-                if isinstance(row, ImageRow | FileRow) and (source / row.file).is_file():
-                    (rows.path.parent / row.file).parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(source / row.file, rows.path.parent / row.file)
+            for name in files_of(rows.read(size)):
+                if stays_inside(name) and (source / name).is_file():
+                    (rows.path.parent / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(source / name, rows.path.parent / name)
     group.barrier()
 
 

@@ -307,7 +307,7 @@ class RunTree:
         if "schedulers" not in skip:
             _load_schedulers(schedulers, saved["schedulers"])
         if "optimizer" in skip or "schedulers" in skip:
-            _set_rates(schedulers)
+            _set_learning_rates(schedulers)
         if self._precision.scaler is not None and saved["scaler"] is not None:
             self._precision.scaler.load_state_dict(saved["scaler"])
         self._world.restore_usual_weight(saved.get("usual_weight"))
@@ -373,7 +373,7 @@ def _load_schedulers(here: Sequence[Any], saved: Sequence[Any]) -> None:
         scheduler.scheduler.load_state_dict(its)
 
 
-def _set_rates(schedulers: Sequence[Any]) -> None:
+def _set_learning_rates(schedulers: Sequence[Any]) -> None:
     """Set the learning rates of the schedulers in optimizers that were restored without them, or the other way."""
     for scheduler in (planned.scheduler for planned in schedulers):
         for group, rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr(), strict=True):
