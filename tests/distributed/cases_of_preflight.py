@@ -74,7 +74,7 @@ def mistake_on_one_rank() -> str:
 
 
 def ends_early_on_one_rank(how: str) -> list[Any]:
-    """Steps and weights of a run whose first step of the trial ends early on rank 1, and whether it was tried."""
+    """Steps and weights of a run whose trial ends early on rank 1."""
 
     class Ends(Net):
         def forward(self, x: Tensor) -> Tensor:
@@ -91,6 +91,7 @@ def ends_early_on_one_rank(how: str) -> list[Any]:
         max_duration="1ep",
         device="cpu",
         folder=False,
+        preflight=True,
         callbacks=[on("train_start")(lambda run: is_training.append(1))],
     )
     result = trainer.fit(model, loader, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.AdamW)
