@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hookline.distributed import this_process
+from hookline.errors import StopTraining
+from hookline.events import on
 from hookline.loop import Trainer
 
 
@@ -69,3 +71,28 @@ def mistake_on_one_rank() -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def ends_early_on_one_rank(how: str) -> list[Any]:
+    """Steps and weights of a run whose trial ends early on rank 1."""
+
+    class Ends(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            found = super().forward(x)
+            if this_process().rank == 1 and not is_training:
+                raise {"stop": StopTraining("enough"), "memory": torch.OutOfMemoryError("CUDA out of memory")}[how]
+            return found
+
+    is_training: list[int] = []  # No hook runs in a trial.
+    torch.manual_seed(3)
+    model = Ends()
+    loader = DataLoader(data(64, 0), batch_size=8)
+    trainer = Trainer(
+        max_duration="1ep",
+        device="cpu",
+        folder=False,
+        preflight=True,
+        callbacks=[on("train_start")(lambda run: is_training.append(1))],
+    )
+    result = trainer.fit(model, loader, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.AdamW)
+    return [result.clock.step, *(parameter.tolist() for parameter in model.parameters())]

@@ -18,3 +18,10 @@ def test_a_mistake_in_the_data_of_one_rank_stops_all_ranks(ranks: Any) -> None:
     first, second = ranks.values("cases_of_preflight.py:mistake_on_one_rank", 2)
     assert first
     assert second
+
+
+@pytest.mark.parametrize("how", ["stop", "memory"])
+def test_a_step_of_the_trial_that_ends_early_on_one_rank_leaves_no_rank_waiting(ranks: Any, how: str) -> None:
+    first, second = ranks.values("cases_of_preflight.py:ends_early_on_one_rank", 2, how=how)
+    assert first[0] == 4
+    assert second == first

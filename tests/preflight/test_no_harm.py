@@ -386,6 +386,8 @@ def test_a_step_prints_and_logs_nothing(capsys: pytest.CaptureFixture[str], capl
 
 
 def test_a_one_shot_loader_is_not_read(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "hookline")
+
     def stream() -> Any:
         batches = ((torch.randn(8, 4), torch.arange(8) % 3) for _ in range(5))
         return {"train": batches}, lambda: None

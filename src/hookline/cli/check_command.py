@@ -48,6 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
         found = json.loads(report.read_text())
     findings = [Finding(**each) for each in found["findings"]]
     print(table(findings) if findings else "no mistakes found")
+    if found["untried"]:
+        print(f"no training step was tried: {found['untried']}")
     if found["epoch_seconds"]:
         print(f"one epoch of training will take about {_time(found['epoch_seconds'])}")
     return 1 if any(finding.level == "error" for finding in findings) else 0

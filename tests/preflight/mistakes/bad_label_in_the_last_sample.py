@@ -1,6 +1,6 @@
 """One label of the last sample is out of range.
 
-Found as: error loss-target
+Found as: warning loss-target
 """
 
 import torch

@@ -1,6 +1,6 @@
 """A ReLU after the last layer whose outputs are all negative: no gradient reaches the model.
 
-Found as: error gradients
+Found as: warning gradients
 """
 
 import torch

@@ -1,6 +1,6 @@
 """The log-softmax is over the batch dimension.
 
-Found as: error loss-input
+Found as: warning loss-input
 """
 
 import torch

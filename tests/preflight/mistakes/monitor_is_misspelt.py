@@ -1,6 +1,6 @@
 """The task logs train/accuracy, and the callback monitors train/acc.
 
-Found as: error monitor
+Found as: warning monitor
 """
 
 import torch

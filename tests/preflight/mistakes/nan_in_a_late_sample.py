@@ -1,6 +1,6 @@
 """One value of a late sample is NaN.
 
-Found as: error not-finite-data
+Found as: warning not-finite-data
 """
 
 import torch

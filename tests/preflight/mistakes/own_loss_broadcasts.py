@@ -1,6 +1,6 @@
 """The same in a loss that is written by hand.
 
-Found as: error broadcast
+Found as: warning broadcast
 """
 
 import torch

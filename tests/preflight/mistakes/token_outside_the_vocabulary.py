@@ -1,6 +1,6 @@
 """A token of a late sentence is not in the vocabulary.
 
-Found as: error index
+Found as: warning index
 """
 
 import torch

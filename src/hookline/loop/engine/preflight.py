@@ -7,9 +7,10 @@ import math
 import shutil
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
 from copy import deepcopy
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from time import perf_counter
@@ -63,6 +64,11 @@ MAX_STEP_S: Final = 10.0
 """Seconds of a training step after which the pre-flight makes no further step."""
 MEMORY_FACTOR: Final = 8
 """The free memory must hold the weights this often: a step needs gradients and the state of the optimizer."""
+STOPPED: Final = "the task stops the run"
+NO_MEMORY: Final = "the memory is not enough"
+SLOW: Final = "slow"
+FAILED: Final = "failed"
+"""How a step may end."""
 BATCH_EVENTS: Final = ("batch_fetch_end", "train_batch_start", "forward_start", "forward_end", "loss_ready")
 """Events at which a callback may replace the batch, the outputs or the loss."""
 BATCH_RESOURCES: Final = {"batch", "outputs", "loss"}
@@ -78,7 +84,7 @@ class Preflight:
 
     def __init__(self, engine: Engine, inspection: Inspection | None) -> None:
         self._engine, self._inspection = engine, inspection
-        self._optimizer_bytes = 0
+        self._optimizer_bytes, self._untried = 0, "a custom loop has no train_batch"
 
     def run(self, train: Any, vals: Mapping[str | None, Any], tests: Mapping[str | None, Any]) -> None:
         """Check the run before its first step. All ranks must call it.
@@ -137,7 +143,7 @@ class Preflight:
         named = {"train": train, **_full_names("val", vals), **_full_names("test", tests)}
         loaders = tuple(facts_of(name, loader, is_full=is_full) for name, loader in named.items())
         plan = _plan(engine, loaders[0])
-        steps = self._try(loaders[0]) if tries else None
+        steps = self._try(loaders[0]) if tries and hasattr(state.task, "train_batch") else None
         evidence = Evidence(
             state=state,
             title=title_of(state.module),
@@ -157,64 +163,106 @@ class Preflight:
 
     def _try(self, train: LoaderFacts) -> TrialFacts | None:
         """Make two training steps that leave no trace. ``None`` if they would show nothing."""
-        engine, loader = self._engine, train.loader
-        if is_one_shot(loader) or _holds_iterator(loader):
-            logger.warning("the pre-flight makes no training step: the training loader can be read only once")
-            return None
-        if (
-            engine.state.device.type == "meta"
-            or engine.world.is_sharded
-            or not hasattr(engine.state.task, "train_batch")
-        ):
-            return None
-        kept, changing = _plain_state(engine, [loader]), _changing_batches(engine)
-        doubt = f"{changing} may change the batches" if changing else kept.doubt or _memory_doubt(engine)
+        engine = self._engine
+        doubt = self._doubt(train.loader)
         if any(engine.world.group.exchange(bool(doubt))):
-            logger.info("the pre-flight makes no training step: %s", doubt or "another rank cannot")
+            self._skip(doubt or "another rank cannot make it")
             return None
-        with _unheard(), _restored(kept), trial(engine) as trying:
-            return self._steps(trying, train)
+        kept = _plain_state(engine, [train.loader])
+        if any(engine.world.group.exchange(bool(kept.doubt))):
+            self._skip(kept.doubt or "another rank cannot make it")
+            return None
+        with _unheard(), _restored(kept), trial(engine) as trying, engine.steps.alone():
+            found, reason = self._steps(trying, train)
+        if reason:
+            self._skip(reason)
+        return found
 
-    def _steps(self, trying: Trial, train: LoaderFacts) -> TrialFacts:
-        """Make the steps of the trial, and note what they show."""
+    def _doubt(self, loader: Any) -> str:
+        """Return why a training step would show nothing, or may do harm. Empty if there is no such reason."""
+        engine = self._engine
+        module = engine.state.module
+        if is_one_shot(loader) or _holds_iterator(loader):
+            return "the training loader can be read only once"
+        if engine.state.device.type == "meta":
+            return "the model has no values"
+        if engine.world.is_sharded:
+            return "the model is sharded"
+        if not engine.world.is_alone and any(isinstance(part, torch.nn.SyncBatchNorm) for part in module.modules()):
+            return "SyncBatchNorm exchanges values with other ranks"
+        changing = _changing_batches(engine)
+        return f"{changing} may change the batches" if changing else _memory_doubt(engine)
+
+    def _skip(self, reason: str) -> None:
+        """Note that no training step was made."""
+        self._untried = reason
+        logger.info("the pre-flight makes no training step: %s", reason)
+
+    def _agree(self, act: Callable[[], str]) -> tuple[set[str], Exception | None]:
+        """Call a function, and return how it ended on any rank, and its error on this rank. All ranks must call it.
+
+        Args:
+            act: Returns why no further step is made. Empty to continue.
+        """
+        raised: Exception | None = None
+        try:
+            outcome = act()
+        except StopTraining:
+            outcome = STOPPED
+        except Exception as error:
+            outcome, raised = (NO_MEMORY, None) if _is_out_of_memory(error) else (FAILED, error)
+        return set(self._engine.world.group.exchange(outcome)) - {""}, raised
+
+    def _steps(self, trying: Trial, train: LoaderFacts) -> tuple[TrialFacts | None, str]:
+        """Make the steps of the trial. Return what they show, or the reason why they show nothing."""
         engine = self._engine
         module, rest = engine.state.module, train.rest if engine.world.shares[0] == 1 else 0
         before = _evaluating(module)
         watch = CallWatch()
         gradients, losses, seconds = GradientWatch(dict(module.named_parameters())), [], 0.0
         strays = GradientWatch(unregistered_tensors(module, engine.state.optimizers.values()))
-        failure: Failure | None = None
-        inputs: dict[tuple[Any, ...], Tensor] = {}
-        size, smaller = 0, False
-        try:
+        batches: list[Any] = []
+
+        def read() -> str:
             # They may be the user's own tensors, and a model may change them in place.
-            batches = deepcopy(list(_with_last(trying.batches(BATCHES), rest)))
-            for number, batch in enumerate(batches):
-                smaller = number == BATCHES
-                batch_size = count(batch)[0]
-                if not number:
-                    size, inputs = batch_size, dict(tensors_in(batch))
-                watch.begin(batch, batch_size)
-                began = perf_counter()
-                with nullcontext() if smaller else watch:
-                    loss = trying.attempt(batch)
-                seconds = seconds if smaller else perf_counter() - began
-                if loss is not None and not smaller:
-                    losses.append(loss)
-                if any(engine.world.group.exchange(seconds > MAX_STEP_S)):
-                    break
-        except StopTraining:
-            pass
-        except torch.OutOfMemoryError as error:  # The trial itself takes memory, and a callback may split batches.
-            engine.world.refuse(error)
-            logger.info("the memory is not enough for the training steps of the pre-flight")
-        except Exception as error:
-            engine.world.refuse(error)
-            failure = Failure.of(error, samples=train.rest if smaller else None)
+            for batch in _with_last(trying.batches(BATCHES), rest):
+                try:
+                    batches.append(_copy_of(batch))
+                except Exception as error:
+                    return f"a batch cannot be copied: {error_text(error)}"
+            return ""
+
+        def step(number: int) -> str:
+            nonlocal seconds
+            if number >= len(batches):
+                return ""
+            batch, is_smaller = batches[number], number == BATCHES
+            watch.begin(batch, count(batch)[0])
+            began = perf_counter()
+            with nullcontext() if is_smaller else watch:
+                loss = trying.attempt(batch)
+            if not is_smaller:
+                seconds = perf_counter() - began
+                losses.extend([] if loss is None else [loss])
+            return SLOW if seconds > MAX_STEP_S else ""
+
+        number, inputs = 0, {}
+        try:
+            said, error = self._agree(read)
+            if batches:
+                inputs = {path: tensor.detach() for path, tensor in tensors_in(batches[0])}
+            while not said and number <= BATCHES:
+                said, error = self._agree(partial(step, number))
+                number += 1
         finally:
             gradients.close()
             strays.close()
             watch.end()
+        failure = None
+        if error is not None:
+            failure = Failure.of(error, samples=train.rest if number > BATCHES else None)
+        elif said - {SLOW, FAILED}:
+            return None, min(said - {SLOW, FAILED})
         self._optimizer_bytes = sum(
             value.nbytes
             for optimizer in engine.state.optimizers.values()
@@ -223,8 +271,8 @@ class Preflight:
             if isinstance(value, Tensor)
         )
         change, has_moved, is_finite = _change(engine.state.model, trying.weights)
-        return TrialFacts(
-            batch_size=size,
+        facts = TrialFacts(
+            batch_size=count(batches[0])[0] if batches else 0,
             losses=tuple(float(loss) for loss in losses),
             calls=watch,
             gradients=gradients.facts(),
@@ -239,6 +287,7 @@ class Preflight:
             seconds_per_batch=seconds,
             failure=failure,
         )
+        return facts, ""
 
     # -- saving and sinks --------------------------------------------------------------------------
 
@@ -353,7 +402,9 @@ class Preflight:
             found.append(Finding("error", type(raised).__name__, message, "See the error.", place_of(raised)))
         batches, took = evidence.plan.batches_per_epoch, 0.0 if steps is None else steps.seconds_per_batch
         if self._inspection is not None and not self._engine.state.rank:
-            self._inspection.write(found, {"epoch_seconds": took * batches if batches and took else None})
+            untried = self._untried if steps is None else ""
+            facts = {"epoch_seconds": took * batches if batches and took else None, "untried": untried}
+            self._inspection.write(found, facts)
         leave = Preempted(0)
         leave.code = 0
         raise leave
@@ -415,6 +466,17 @@ def _free_memory() -> int | None:
         return None
     sizes = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
     return 1024 * sizes[0] if sizes else None
+
+
+def _copy_of(batch: Any) -> Any:
+    """Return a copy of a batch. Its tensors get new values, also if they are not leaves of a graph."""
+    copies = {id(each): each.detach().clone().requires_grad_(each.requires_grad) for _, each in tensors_in(batch)}
+    return deepcopy(batch, copies)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """True for the errors of memory of a device, of Python, and of tensors on the CPU."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
 @contextmanager

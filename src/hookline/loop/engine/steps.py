@@ -48,7 +48,7 @@ from hookline.loop.tasks.loss_weights import LossWeights
 from hookline.loop.tasks.returned import check_returned
 from hookline.loop.tasks.supervised import own_loss_of, title_of
 from hookline.loop.world.leaving import stop_in_batch
-from hookline.loop.world.world import World
+from hookline.loop.world.world import Alone, World
 from hookline.run import MISSING, Run, RunState
 from hookline.run.targets import SEQUENCES
 
@@ -776,6 +776,16 @@ class Steps:
             yield
         finally:
             self.keeps_losses = earlier
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Exchange nothing with other ranks inside the block, so that each of them may fail."""
+        earlier = self._world, self._is_alone, self._gives_shards
+        self._world, self._is_alone, self._gives_shards = Alone(), True, False
+        try:
+            yield
+        finally:
+            self._world, self._is_alone, self._gives_shards = earlier
 
     @contextmanager
     def _without_autocast(self) -> Iterator[None]:

@@ -86,7 +86,7 @@ def check_finite(evidence: Evidence) -> Iterator[Finding]:
             if bool(broken.any()):
                 first = int(broken.nonzero()[0])
                 yield Finding(
-                    "error",
+                    "warning",
                     "not-finite-data",
                     f"{int(broken.sum())} of {len(column)} samples of the {facts.name} loader have "
                     f"{'targets' if path in targets else 'inputs'} that are NaN or infinite. The first is sample "
@@ -166,7 +166,7 @@ def check_indices(evidence: Evidence) -> Iterator[Finding]:
                     low, high, at = its_low, its_high, f" in the {facts.name} data"
         if low < 0 or high >= call.rows:
             yield Finding(
-                "error",
+                "warning" if at else "error",
                 "index",
                 f"An embedding of {call.rows} rows gets the index {low if low < 0 else high}{at}.",
                 f"Give it {high + 1} rows, or replace unknown indices." if low >= 0 else "Replace negative indices.",

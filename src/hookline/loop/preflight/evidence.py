@@ -153,16 +153,13 @@ class GradientWatch:
     def __init__(self, named: Mapping[str, Tensor]) -> None:
         self._found: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
         self._handles = [
-            parameter.register_post_accumulate_grad_hook(self._noting(name))  # type: ignore[no-untyped-call]
+            parameter.register_hook(self._noting(name))  # type: ignore[no-untyped-call]
             for name, parameter in named.items()
             if parameter.requires_grad
         ]
 
     def _noting(self, name: str) -> Any:
-        def note(parameter: Tensor) -> None:
-            gradient = parameter.grad
-            if gradient is None:
-                return
+        def note(gradient: Tensor) -> None:  # Before accumulation, after which an optimizer may clear it.
             values = gradient.coalesce().values() if gradient.is_sparse else gradient
             largest, finite = self._found.setdefault(name, ([], []))
             largest.append(values.detach().abs().max() if values.numel() else values.new_zeros(()))

@@ -11,7 +11,7 @@ from torch import Tensor
 from hookline.loop.preflight.evidence import Evidence
 from hookline.loop.preflight.samples import LoaderFacts
 from hookline.loop.preflight.watch import BINARY_LOSSES, CLASS_LOSSES, PAIR_LOSSES, LossCall, both_expand
-from hookline.records.finding import Finding
+from hookline.records.finding import Finding, Level
 
 NAMES: Final = {
     "cross_entropy": "cross-entropy",
@@ -24,6 +24,8 @@ NAMES: Final = {
 TOLERANCE: Final = 1e-4
 ROUGH: Final = 0.05
 """Tolerance for values in bf16 or fp16."""
+UNNORMALIZED: Final = ("softmax", "linear")
+"""Kinds of outputs that are not log-probabilities."""
 MIN_ROWS: Final = 8
 """Smallest number of rows from which probabilities are recognized by their values."""
 
@@ -41,6 +43,7 @@ def check_loss_inputs(evidence: Evidence) -> Iterator[Finding]:
                 call,
                 f"The {call.kind} is over dimension 0, the samples of the batch, not over the classes.",
                 "Write dim=1, or dim=-1 if the classes are the last dimension.",
+                "warning",
             )
 
 
@@ -56,11 +59,12 @@ def check_targets(evidence: Evidence) -> Iterator[Finding]:
 def check_broadcasts(evidence: Evidence) -> Iterator[Finding]:
     """Find outputs and targets whose shapes are broadcast to a larger one."""
     for call in _calls(evidence):
-        if call.name in PAIR_LOSSES and both_expand(call.outputs.shape, call.targets.shape):
-            yield _broadcast(call.name, tuple(call.outputs.shape), tuple(call.targets.shape), call.where)
+        one, other = call.outputs.shape, call.targets.shape
+        if call.name in PAIR_LOSSES and len(one) != len(other) and both_expand(one, other):
+            yield _broadcast(call.name, tuple(one), tuple(other), call.where, "error")
     watch = None if evidence.trial is None else evidence.trial.calls
     for found in () if watch is None else watch.broadcasts:
-        yield _broadcast(found.name, *found.shapes, found.where)
+        yield _broadcast(found.name, *found.shapes, found.where, "warning")  # All pairs may be meant.
 
 
 def check_copied_tokens(evidence: Evidence) -> Iterator[Finding]:
@@ -70,7 +74,7 @@ def check_copied_tokens(evidence: Evidence) -> Iterator[Finding]:
         targets = None if trial is None or call.origin is None else trial.inputs.get(call.origin)
         for embedding in () if trial is None or trial.calls is None else trial.calls.embeddings:
             tokens = None if trial is None or embedding.origin is None else trial.inputs.get(embedding.origin)
-            if tokens is None or targets is None or call.name not in CLASS_LOSSES or tokens.ndim < 2:
+            if tokens is None or targets is None or not call.is_per_position or tokens.ndim < 2:
                 continue
             if tokens.dtype == targets.dtype and torch.equal(tokens, targets):
                 yield _target(
@@ -112,8 +116,8 @@ def _calls(evidence: Evidence) -> Iterator[LossCall]:
             yield call
 
 
-def _input(call: LossCall, message: str, advice: str, level: str = "error") -> Finding:
-    return Finding("warning" if level == "warning" else "error", "loss-input", message, advice, call.where)
+def _input(call: LossCall, message: str, advice: str, level: Level = "error") -> Finding:
+    return Finding(level, "loss-input", message, advice, call.where)
 
 
 def _of_cross_entropy(call: LossCall) -> Iterator[Finding]:
@@ -131,6 +135,7 @@ def _of_cross_entropy(call: LossCall) -> Iterator[Finding]:
             call,
             f"The cross-entropy gets the result of a {what}, and applies a softmax itself.",
             f"Return the logits: leave the {what} out of the model, and apply it to predictions only.",
+            "error" if call.kind else "warning",
         )
     elif call.kind == "log_softmax":
         yield _input(
@@ -149,7 +154,7 @@ def _of_cross_entropy(call: LossCall) -> Iterator[Finding]:
 
 
 def _of_ctc(call: LossCall) -> Iterator[Finding]:
-    if call.kind != "log_softmax" and bool((call.outputs.float().logsumexp(-1).abs() > ROUGH).any()):
+    if call.kind in UNNORMALIZED and bool((call.outputs.float().logsumexp(-1).abs() > ROUGH).any()):
         yield _input(
             call,
             "The CTC loss gets values that are not log-probabilities: their exponentials do not sum to 1.",
@@ -159,7 +164,7 @@ def _of_ctc(call: LossCall) -> Iterator[Finding]:
 
 def _of_nll(call: LossCall) -> Iterator[Finding]:
     outputs = call.outputs.float()
-    if outputs.ndim < 1 or (call.kind == "log_softmax" and not call.is_over_batch):
+    if outputs.ndim < 1 or call.kind not in UNNORMALIZED:  # A focal loss weights log-probabilities first.
         return
     total = outputs.logsumexp(1 if outputs.ndim > 1 else 0)
     tolerance = ROUGH if call.outputs.dtype in (torch.bfloat16, torch.float16) else 1e-2
@@ -178,6 +183,7 @@ def _of_kl(call: LossCall) -> Iterator[Finding]:
             call,
             "The KL divergence gets values above 0, and its input must be log-probabilities.",
             "Pass the result of log_softmax as the first argument.",
+            "error" if call.kind == "softmax" else "warning",
         )
 
 
@@ -242,7 +248,7 @@ def _class_targets(call: LossCall, evidence: Evidence) -> Iterator[Finding]:
             values = column if not column.is_floating_point() else None
             found = None if values is None else _out_of_range(values, classes, call.ignore_index)
             if found is not None:
-                yield _target(call, *_classes_text(found, classes, f"the {name} data"))
+                yield _target(call, *_classes_text(found, classes, f"the {name} data"), "warning")
     elif wrong is not None:
         seen = whole.get("train", targets)
         numbers = seen if not seen.is_floating_point() else targets
@@ -274,15 +280,16 @@ def _out_of_range(targets: Tensor, classes: int, ignored: int) -> tuple[int, int
 def _binary_targets(call: LossCall, evidence: Evidence) -> Iterator[Finding]:
     columns = {"": call.targets, **{facts.name: column for facts, column in _columns(call, evidence)}}
     for name, column in columns.items():
-        if not column.numel() or column.dtype == torch.bool:
+        if not call.is_whole or not column.numel() or column.dtype == torch.bool:
             continue
         low, high = (float(value) for value in column.aminmax())
-        if low < 0 or high > 1:
+        if low < -TOLERANCE or high > 1 + TOLERANCE:  # Mixed targets are rounded.
             at = f" of the {name} data" if name else ""
             yield _target(
                 call,
                 f"The targets{at} of the {NAMES[call.name]} are from {low:g} to {high:g}, and must be from 0 to 1.",
                 "Use CrossEntropyLoss for more than two classes, or number two classes 0 and 1.",
+                "warning" if name else "error",
             )
             return
 
@@ -295,13 +302,13 @@ def _columns(call: LossCall, evidence: Evidence) -> Iterator[tuple[LoaderFacts, 
             yield facts, column
 
 
-def _target(call: LossCall, message: str, advice: str, level: str = "error") -> Finding:
-    return Finding("warning" if level == "warning" else "error", "loss-target", message, advice, call.where)
+def _target(call: LossCall, message: str, advice: str, level: Level = "error") -> Finding:
+    return Finding(level, "loss-target", message, advice, call.where)
 
 
-def _broadcast(name: str, one: tuple[int, ...], other: tuple[int, ...], where: str) -> Finding:
+def _broadcast(name: str, one: tuple[int, ...], other: tuple[int, ...], where: str, level: Level) -> Finding:
     return Finding(
-        "error",
+        level,
         "broadcast",
         f"{name} of the shapes {one} and {other} broadcasts both to a larger shape, so that each output is compared "
         f"with the targets of other samples.",

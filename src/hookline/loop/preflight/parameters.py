@@ -11,10 +11,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import SGD
 
-from hookline.loop.model.optimizers import misplaced_parameters
+from hookline.loop.model.optimizers import misplaced_parameters, needs_closure
 from hookline.loop.preflight.evidence import Evidence, TrialFacts
 from hookline.loop.preflight.watch import CLASS_LOSSES
-from hookline.records.finding import Finding
+from hookline.records.finding import Finding, Level
 
 MAX_CHANGE: Final = 3.0
 """Largest change of the weights in two updates, relative to their size, that is not suspicious."""
@@ -53,7 +53,11 @@ def check_gradients(evidence: Evidence) -> Iterator[Finding]:
     trial = _complete(evidence)
     if trial is None or not trial.losses or evidence.drives_updates:
         return
+    if not all(trial.losses):  # A loss of exactly 0 has nothing to learn from: a mask, a margin, a warm-up.
+        return
     if not trial.gradients:
+        if trial.has_moved:
+            return
         yield Finding(
             "error",
             "gradients",
@@ -75,9 +79,9 @@ def check_gradients(evidence: Evidence) -> Iterator[Finding]:
         )
     if evidence.precision != "fp16":  # The first scales of fp16 overflow.
         broken = [name for name, facts in trial.gradients.items() if not facts.is_finite]
-        if broken and all(map(math.isfinite, trial.losses)):
+        if broken and not trial.is_finite and all(map(math.isfinite, trial.losses)):
             yield Finding(
-                "error",
+                _level_of_nan(evidence, mends=evidence.writes("gradients")),
                 "not-finite",
                 f"The gradients of {len(broken)} parameters are NaN or infinite, though the loss is finite: "
                 f"{_shown(broken)}.",
@@ -87,7 +91,7 @@ def check_gradients(evidence: Evidence) -> Iterator[Finding]:
     if zero and len(zero) == len(trial.gradients):
         if not _has_one_class(trial):
             yield Finding(
-                "error",
+                "warning",
                 "gradients",
                 f"All gradients of {evidence.title} are 0, so that no update changes it.",
                 "Look for a ReLU, clamp, round or argmax after the last layer, or for a softmax over one output.",
@@ -139,10 +143,9 @@ def check_losses(evidence: Evidence) -> Iterator[Finding]:
         return
     if _ignores_a_batch(trial):
         return
-    level = "warning" if any(getattr(callback, "handles_nan", False) for callback in evidence.callbacks) else "error"
     if not math.isfinite(trial.losses[0]):
         yield Finding(
-            "warning" if level == "warning" else "error",
+            _level_of_nan(evidence),
             "not-finite",
             f"The loss of the first batch is {trial.losses[0]}.",
             "Look for NaN in the data, and for log, sqrt or a division at 0 in the loss.",
@@ -150,12 +153,14 @@ def check_losses(evidence: Evidence) -> Iterator[Finding]:
         return
     if not trial.is_finite or not all(map(math.isfinite, trial.losses)):
         yield Finding(
-            "warning" if level == "warning" else "error",
+            _level_of_nan(evidence, mends=evidence.writes("gradients")),  # Clipping prevents it.
             "learning-rate",
             f"The first updates make {'the weights' if not trial.is_finite else 'the loss'} NaN or infinite, with "
             f"{_rates(evidence)}.",
             "Use a smaller learning rate, and check the scale of inputs and targets.",
         )
+        return
+    if any(map(needs_closure, evidence.state.optimizers.values())):  # LBFGS searches along a line.
         return
     growth = max(trial.losses) / trial.losses[0] if trial.losses[0] > 0 else 0.0
     if growth > MAX_LOSS_GROWTH and trial.change > MAX_CHANGE:
@@ -178,7 +183,7 @@ def check_updates(evidence: Evidence) -> Iterator[Finding]:
             yield Finding("warning", "learning-rate", "The learning rate is 0.", "Give the optimizer a larger lr.")
         return
     trial = _complete(evidence)
-    if trial is None or not trial.losses or evidence.precision == "fp16":
+    if trial is None or not all(trial.losses) or not trial.losses or evidence.precision == "fp16":
         return
     if trial.has_moved:
         if max(rates, default=1.0) < MIN_RATE and trial.change < MIN_CHANGE and not is_scheduled:
@@ -190,9 +195,11 @@ def check_updates(evidence: Evidence) -> Iterator[Finding]:
                 "Use a larger learning rate.",
             )
         return
+    if evidence.drives_updates:
+        return
     if any(not facts.is_zero for facts in trial.gradients.values()) and all(map(math.isfinite, trial.losses)):
         yield Finding(
-            "warning" if is_scheduled else "error",
+            "warning",
             "learning-rate",
             f"Two updates change no weight of {evidence.title}, with {_rates(evidence)}.",
             "Use a larger learning rate. In bf16, keep the weights in fp32: a small change is rounded away.",
@@ -234,6 +241,12 @@ def _complete(evidence: Evidence) -> TrialFacts | None:
     """Return the trial if its steps were made."""
     trial = evidence.trial
     return None if trial is None or (trial.failure is not None and not trial.failure.samples) else trial
+
+
+def _level_of_nan(evidence: Evidence, *, mends: bool = False) -> Level:
+    """Return the level of values that are NaN. It is a warning if a callback handles them, or ``mends`` is true."""
+    handles = any(getattr(callback, "handles_nan", False) for callback in evidence.callbacks)
+    return "warning" if handles or mends else "error"
 
 
 def _has_one_class(trial: TrialFacts) -> bool:

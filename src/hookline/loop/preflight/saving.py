@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 
+from torch.utils.data.dataloader import default_collate
+
 from hookline.errors import error_text
 from hookline.loop.preflight.evidence import Evidence
 from hookline.records.finding import Finding
@@ -41,7 +43,7 @@ def check_train_metrics(evidence: Evidence) -> Iterator[Finding]:
         close = get_close_matches(name, trial.logged, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         yield Finding(
-            "error" if close else "warning",
+            "warning",
             "monitor",
             f"{reader} monitors {name!r}, and two training steps have logged only "
             f"{', '.join(sorted(trial.logged)) or 'nothing'}.",
@@ -53,8 +55,9 @@ def check_failure(evidence: Evidence) -> Iterator[Finding]:
     """Report an error that a training step on the smaller last batch raised."""
     failure = None if evidence.trial is None else evidence.trial.failure
     if failure is not None and failure.samples:
+        is_cut_right = getattr(evidence.train.loader, "collate_fn", None) is default_collate
         yield Finding(
-            "error",
+            "error" if is_cut_right else "warning",
             "last-batch",
             f"A training step on {failure.samples} of {evidence.train.batch_size} samples, the size of the last batch "
             f"of an epoch, raises {failure.words}",

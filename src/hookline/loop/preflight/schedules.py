@@ -166,9 +166,9 @@ def _lambdas(scheduler: Any, total: float) -> Iterator[tuple[str, str]]:
             yield "error", f"has a function that raises {type(error).__name__} inside the run: {error}."
             return
         if any(factor < 0 or not math.isfinite(factor) for factor in factors):
-            yield "error", "has a function that returns a negative or infinite factor."
+            yield "warning", "has a function that returns a negative or infinite factor."
         elif not any(factors):
-            yield "error", "has a function that returns 0 at all steps of the run."
+            yield "warning", "has a function that returns 0 at all steps of the run."
         elif len(at) > 4 and later > factors[-1] and all(a < b for a, b in pairwise(factors)):
             yield "warning", "warms up until the end of the run, and beyond it."
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,7 +62,7 @@ class LossCall:
     """Outputs of the model, detached."""
     targets: Tensor
     kind: str
-    """``"softmax"``, ``"log_softmax"`` or ``"sigmoid"`` if the outputs are the result of it. Else empty."""
+    """Such as ``"softmax"``, ``"log_softmax"`` or ``"linear"`` if the outputs are the result of it. Else empty."""
     is_over_batch: bool
     """True if that function was applied over the batch dimension."""
     ignore_index: int
@@ -70,6 +71,10 @@ class LossCall:
     where: str
     padded: Tensor | None = None
     """Marks the positions at which the inputs of an embedding are padding, if they correspond to the targets."""
+    is_whole: bool = True
+    """False if the loss has weights or no reduction, so that the caller may leave out some of the targets."""
+    is_per_position: bool = False
+    """True if the outputs are the result of a layer that is applied once for each target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,27 @@ class NormCall:
     where: str
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The source of a tensor. It holds until an operation changes the tensor in place."""
+
+    tensor: weakref.ref[Tensor] | None = None
+    """A strong reference would keep the graph that gradient checkpointing frees."""
+    version: int = 0
+    kind: str = ""
+    """The function whose result the tensor is."""
+    dim: int = -1
+    """Dimension of that function."""
+    rows: int = 0
+    """Number of times that a layer was applied."""
+    is_from_batch: bool = False
+    path: tuple[Any, ...] | None = None
+    """Path in the batch. ``None``: a part of a tensor of the batch, or another tensor."""
+
+
+UNMARKED: Final = Mark()
+
+
 class CallWatch(TorchFunctionMode):
     """Note the calls of some functions of torch. No value changes."""
 
@@ -122,8 +148,7 @@ class CallWatch(TorchFunctionMode):
         self.sequences: list[SequenceCall] = []
         self.layer_inputs: list[tuple[tuple[Any, ...], str, str]] = []
         """Path in the batch, layer and line, for each tensor of the batch that goes into a layer as it is."""
-        self._kinds: dict[int, tuple[Tensor, str, int]] = {}
-        self._origins: dict[int, tuple[Tensor, tuple[Any, ...] | None]] = {}  # Without a path: a part of a tensor.
+        self._marks: dict[int, Mark] = {}
         self._padding: Tensor | None = None
         self._batch_size = 0
 
@@ -131,11 +156,12 @@ class CallWatch(TorchFunctionMode):
         """Begin a step: forget the tensors of the last one."""
         self._batch_size = batch_size
         self.end()
-        self._origins = {id(tensor): (tensor, path) for path, tensor in tensors_in(batch)}
+        for path, tensor in tensors_in(batch):
+            self._mark(tensor, Mark(is_from_batch=True, path=path))
 
     def end(self) -> None:
-        """Free the tensors of a step."""
-        self._kinds, self._origins, self._padding = {}, {}, None
+        """Forget the tensors of a step."""
+        self._marks, self._padding = {}, None
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -152,46 +178,47 @@ class CallWatch(TorchFunctionMode):
             self._note_sequence(name, args)
         elif name in PAIRWISE and len(args) == 2:
             self._note_pair(name, args)
-        elif name in LAYERS and args and (origin := self._origin_of(args[0])) is not None:
-            self.layer_inputs.append((origin, name, place()))
+        elif name in LAYERS and args and (path := self._mark_of(args[0]).path) is not None:
+            self.layer_inputs.append((path, name, place()))
+        before = self._mark_of(args[0]) if args else UNMARKED  # The call may change the tensor in place.
         found = func(*args, **given)
         if args and isinstance(args[0], Tensor):
-            self._follow(name, args, given, found)
+            self._follow(name, before, args, given, found)
         return found
 
     # -- following tensors -----------------------------------------------------------------------
 
-    def _follow(self, name: str, args: tuple[Any, ...], given: Mapping[str, Any], found: Any) -> None:
-        """Note the kind and the origin of a result."""
+    def _mark(self, tensor: Tensor, mark: Mark) -> None:
+        self._marks[id(tensor)] = replace(mark, tensor=weakref.ref(tensor), version=_version(tensor))
+
+    def _mark_of(self, value: Any) -> Mark:
+        """Return the mark of a tensor. ``UNMARKED`` if it has none, or if its values have changed since."""
+        mark = self._marks.get(id(value), UNMARKED)
+        tensor = None if mark.tensor is None else mark.tensor()
+        return mark if tensor is not None and tensor is value and mark.version == _version(tensor) else UNMARKED
+
+    def _follow(self, name: str, before: Mark, args: tuple[Any, ...], given: Mapping[str, Any], found: Any) -> None:
+        """Mark a result. ``before`` is the mark of the first argument before the call."""
         first = args[0]
-        if name in KINDS and isinstance(found, Tensor):
-            if name == "dropout" and not (args[2] if len(args) > 2 else given.get("training", True)):
-                self._copy_marks(first, found, keeps_origin=True)
-                return
+        if name == "dropout" and not _drops(args, given):
+            self._copy_mark(before, found, first, keeps_path=True)
+        elif name in KINDS and isinstance(found, Tensor):
             dim = given.get("dim", args[1] if len(args) > 1 else None) if "softmax" in name else None
-            self._kinds[id(found)] = found, KINDS[name], _dimension(dim, first.ndim)
-        elif name == "log" and (kind := self._kinds.get(id(first))) is not None:
-            self._kinds[id(found)] = (
-                found,
-                {"softmax": "log_softmax", "sigmoid": "logsigmoid"}.get(kind[1], ""),
-                kind[2],
-            )
+            self._mark(found, Mark(kind=KINDS[name], dim=_dimension(dim, first.ndim)))
+        elif name in LAYERS and isinstance(found, Tensor):
+            classes = found.shape[-1 if name == "linear" else 1] if found.ndim > 1 else 1
+            self._mark(found, Mark(kind="linear", rows=found.numel() // max(1, classes)))
+        elif name == "log" and before.kind in ("softmax", "sigmoid"):
+            kind = {"softmax": "log_softmax", "sigmoid": "logsigmoid"}[before.kind]
+            self._mark(found, Mark(kind=kind, dim=before.dim))
         elif name in SAME_VALUES or name in SAME_KIND or (name in ("add", "__add__", "add_") and _is_epsilon(args)):
             for result in found if isinstance(found, tuple | list) else (found,):
-                self._copy_marks(first, result, keeps_origin=name in SAME_VALUES)
+                self._copy_mark(before, result, first, keeps_path=name in SAME_VALUES)
 
-    def _copy_marks(self, first: Tensor, result: Any, *, keeps_origin: bool) -> None:
-        if not isinstance(result, Tensor):
-            return
-        if (kind := self._kinds.get(id(first))) is not None:
-            self._kinds[id(result)] = result, kind[1], kind[2]
-        if (origin := self._origins.get(id(first))) is not None:
-            is_same = keeps_origin and result.numel() == first.numel()
-            self._origins[id(result)] = result, origin[1] if is_same else None
-
-    def _origin_of(self, value: Any) -> tuple[Any, ...] | None:
-        found = self._origins.get(id(value))
-        return None if found is None else found[1]
+    def _copy_mark(self, before: Mark, result: Any, first: Tensor, *, keeps_path: bool) -> None:
+        if before is not UNMARKED and isinstance(result, Tensor):
+            is_same = keeps_path and result.numel() == first.numel()
+            self._mark(result, before if is_same else replace(before, path=None))
 
     # -- noting calls ----------------------------------------------------------------------------
 
@@ -200,8 +227,8 @@ class CallWatch(TorchFunctionMode):
         outputs, targets = values[0], values[1]
         if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor) or not outputs.requires_grad:
             return
-        _, kind, dim = self._kinds.get(id(outputs), (None, "", -1))
-        is_over_batch = dim == 0 and outputs.ndim > 1 and len(outputs) == self._batch_size != outputs.shape[1]
+        mark = self._mark_of(outputs)
+        is_over_batch = mark.dim == 0 and outputs.ndim > 1 and len(outputs) == self._batch_size != outputs.shape[1]
         padding = self._padding
         ignored = given.get("ignore_index", -100)
         self.losses.append(
@@ -209,12 +236,14 @@ class CallWatch(TorchFunctionMode):
                 name=name,
                 outputs=outputs.detach(),
                 targets=targets.detach(),
-                kind=kind,
+                kind=mark.kind,
                 is_over_batch=is_over_batch,
                 ignore_index=ignored if isinstance(ignored, int) else -100,
-                origin=self._origin_of(targets),
+                origin=self._mark_of(targets).path,
                 where=place(),
                 padded=padding if padding is not None and padding.numel() == targets.numel() else None,
+                is_whole=given.get("reduction") != "none" and given.get("weight") is None,
+                is_per_position=mark.kind == "linear" and mark.rows == targets.numel(),
             )
         )
 
@@ -223,7 +252,7 @@ class CallWatch(TorchFunctionMode):
         indices, weight, padding = values[0], values[1], given.get("padding_idx")
         if isinstance(indices, Tensor) and isinstance(weight, Tensor) and indices.numel() and not indices.is_meta:
             smallest, largest = (int(value) for value in indices.aminmax())
-            origin = self._origin_of(indices)
+            origin = self._mark_of(indices).path
             self.embeddings.append(EmbeddingCall(len(weight), smallest, largest, origin, place()))
             if padding is not None:
                 self._padding = (indices == padding % max(1, len(weight))).detach()
@@ -240,8 +269,10 @@ class CallWatch(TorchFunctionMode):
         one, other = args
         if not isinstance(one, Tensor) or not isinstance(other, Tensor) or not both_expand(one.shape, other.shape):
             return
+        if one.ndim == other.ndim:  # All pairs on purpose: (N, 1) with (1, N).
+            return
         without_ones = [[size for size in value.shape if size > 1] for value in args]
-        from_batch = [id(value) in self._origins for value in args]
+        from_batch = [self._mark_of(value).is_from_batch for value in args]
         if without_ones[0] == without_ones[1] and any(from_batch) and not all(from_batch):
             self.broadcasts.append(Broadcast(name.strip("_"), (tuple(one.shape), tuple(other.shape)), place()))
 
@@ -289,6 +320,17 @@ def shown_path(file: str) -> str:
         return str(Path(file).resolve().relative_to(Path.cwd()))
     except (ValueError, OSError):
         return Path(file).name
+
+
+def _version(tensor: Tensor) -> int:
+    """Return how often operations have changed a tensor in place. Inference tensors do not count."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _drops(args: tuple[Any, ...], given: Mapping[str, Any]) -> bool:
+    """True if a call of dropout changes values."""
+    p = given.get("p", args[1] if len(args) > 1 else 0.5)
+    return bool(given.get("training", args[2] if len(args) > 2 else True)) and p > 0
 
 
 def _dimension(dim: Any, ndim: int) -> int:
