@@ -229,8 +229,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 # -- isolation ------------------------------------------------------------------------------------
 
-WITH_PREFLIGHT = {"architecture", "docs", "preflight", "test_examples.py"}
-"""Folders and files of tests that have the pre-flight, as users have it."""
+WITH_PREFLIGHT = {"docs", "preflight", "test_examples.py"}
+"""Folders and files of tests that train with a pre-flight."""
 USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
@@ -255,15 +255,15 @@ def usual_numbers() -> None:
 
 @pytest.fixture(autouse=True, scope="module")  # Before the runs that the fixtures of a module make.
 def usual_preflight(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Switch the pre-flight off by default, except in its own tests, in examples and in pages."""
-    if "torch" not in sys.modules or request.path.relative_to(HERE).parts[0] in WITH_PREFLIGHT:
+    """Switch the pre-flight on in its own tests, in examples and in pages: it must find nothing there."""
+    if "torch" not in sys.modules or request.path.relative_to(HERE).parts[0] not in WITH_PREFLIGHT:
         yield
         return
     from tests.support.defaults import set_preflight
 
-    set_preflight(False)
-    yield
     set_preflight(True)
+    yield
+    set_preflight(False)
 
 
 @pytest.fixture(scope="session")

@@ -56,7 +56,7 @@ class Trainer(loop.Trainer):
         interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
             ``"raise"`` ``KeyboardInterrupt``.
         preflight: ``True``: find probable mistakes before step 1 and leave no trace. Errors raise ``SetupError``.
-            ``"strict"``: warnings are errors as well. ``False``: no pre-flight, only the sanity check of ``fit``.
+            ``"strict"``: warnings are errors as well. ``False``: only the sanity check of ``fit``.
 
     Example:
         >>> import torch
@@ -114,7 +114,7 @@ def fit(
     config: Mapping[str, Any] | None = None,
     sinks: Iterable[Any] = (),
     interrupt: InterruptName = "return",
-    preflight: bool | PreflightName = True,
+    preflight: bool | PreflightName = False,
 ) -> Result:
     """Train a model, evaluate on ``val`` during training and on ``test`` at the end.
 
@@ -155,7 +155,7 @@ def fit(
         interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
             ``"raise"`` ``KeyboardInterrupt``.
         preflight: ``True``: find probable mistakes before step 1 and leave no trace. Errors raise ``SetupError``.
-            ``"strict"``: warnings are errors as well. ``False``: no pre-flight, only the sanity check of ``fit``.
+            ``"strict"``: warnings are errors as well. ``False``: only the sanity check of ``fit``.
 
     Returns:
         The result of the run: metrics, history, clock, and why and by whom training was stopped.
@@ -191,7 +191,7 @@ def train(
     config: Mapping[str, Any] | None = None,
     sinks: Iterable[Any] = (),
     interrupt: InterruptName = "return",
-    preflight: bool | PreflightName = True,
+    preflight: bool | PreflightName = False,
 ) -> Result:
     """Train a model without any evaluation.
 
@@ -230,7 +230,7 @@ def train(
         interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
             ``"raise"`` ``KeyboardInterrupt``.
         preflight: ``True``: find probable mistakes before step 1 and leave no trace. Errors raise ``SetupError``.
-            ``"strict"``: warnings are errors as well. ``False``: no pre-flight, only the sanity check of ``fit``.
+            ``"strict"``: warnings are errors as well. ``False``: only the sanity check of ``fit``.
 
     Returns:
         The result of the run: metrics, history, clock, and why and by whom training was stopped.

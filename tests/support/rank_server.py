@@ -197,10 +197,8 @@ def import_all() -> None:
 
     import hookline as hl
     from tests.support import fit
-    from tests.support.defaults import set_preflight
     from tests.support.inside import import_strategies
 
-    set_preflight(False)
     for name in hl.__all__:  # Hookline imports its callbacks at their first use
         getattr(hl, name)
     import_strategies()

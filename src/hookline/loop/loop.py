@@ -62,7 +62,7 @@ class Loop:
         interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
             ``"raise"`` ``KeyboardInterrupt``.
         preflight: ``True``: find probable mistakes before step 1 and leave no trace. Errors raise ``SetupError``.
-            ``"strict"``: warnings are errors as well. ``False``: no pre-flight, only the sanity check of ``fit``.
+            ``"strict"``: warnings are errors as well. ``False``: only the sanity check of ``fit``.
 
     Example:
         >>> import torch
@@ -101,7 +101,7 @@ class Loop:
         config: Mapping[str, Any] | None = None,
         sinks: Iterable[Any] = (),
         interrupt: InterruptName = "return",
-        preflight: bool | PreflightName = True,
+        preflight: bool | PreflightName = False,
     ) -> None:
         asked, verification = Settings.read(options_of(locals()), "Loop"), Verification.asked_for()
         settings = asked

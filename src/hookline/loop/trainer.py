@@ -60,7 +60,7 @@ class Trainer:
         interrupt: What ``fit`` does after Ctrl-C, when the step is finished and saved: ``"return"`` the result, or
             ``"raise"`` ``KeyboardInterrupt``.
         preflight: ``True``: find probable mistakes before step 1 and leave no trace. Errors raise ``SetupError``.
-            ``"strict"``: warnings are errors as well. ``False``: no pre-flight, only the sanity check of ``fit``.
+            ``"strict"``: warnings are errors as well. ``False``: only the sanity check of ``fit``.
 
     Example:
         >>> import torch
@@ -92,7 +92,7 @@ class Trainer:
         config: Mapping[str, Any] | None = None,
         sinks: Iterable[Any] = (),
         interrupt: InterruptName = "return",
-        preflight: bool | PreflightName = True,
+        preflight: bool | PreflightName = False,
     ) -> None:
         self._options = options_of(locals())
         if not isinstance(progress, bool):
