@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from hookline.checkpoint import FolderLock, Store
 from hookline.checkpoint.lock import NAME as LOCK
 from hookline.checkpoint.names import MANIFEST
 from hookline.checkpoint.plan import FOLDER
-from hookline.checkpoint.remote import RemoteCheckpoint, RemoteRun
+from hookline.checkpoint.remote import RemoteRun
 from hookline.checkpoint.request import Resume
 from hookline.distributed.solo import AnyGroup
 from hookline.errors import ArgumentError, SetupError
@@ -70,16 +71,21 @@ def bring_run(address: str, folder: Path, resume: Resume | None, group: AnyGroup
                 return _bring_newest(run, folder, resume)
         folder.mkdir(parents=True, exist_ok=True)
         found = next((checkpoint for checkpoint in run.checkpoints if checkpoint.where == chosen), None)
-        if found is not None and not (folder / chosen).exists():  # Machines may share a disk.
+        if found is not None:
             run.download(found, folder / found.where)
-            _download_files(run, folder)
+            # If the machines share a disk, rank zero has already brought the files.
+            _download_files(run, folder, lambda name: _size(folder / name) < run.files[name])
         return chosen
 
     on_each_machine(group, bring)
 
 
 def _bring_newest(run: RemoteRun, folder: Path, resume: Resume | None) -> str:
-    """Download the newest checkpoint, if it is newer than those in the folder. Return its name, or an empty string."""
+    """Download the newest checkpoint, if it is newer than those in the folder.
+
+    Returns:
+        The name of the checkpoint at the address from which the run resumes. Empty if there is none.
+    """
     if resume is None or resume.path != "auto":
         if run.checkpoints or METRICS in run.files:
             raise SetupError(
@@ -87,30 +93,36 @@ def _bring_newest(run: RemoteRun, folder: Path, resume: Resume | None) -> str:
             )
         return ""
     own = Store(folder / FOLDER).latest()
-
-    def is_newer(checkpoint: RemoteCheckpoint) -> bool:
-        is_further = own is None or checkpoint.age > (own.about.generation, own.about.step)
-        if is_further and own is not None and checkpoint.manifest.about.run != own.about.run:
-            raise SetupError(
-                f"folder={run.shown!r}: its local folder {str(folder)!r} holds another run. Remove that folder, or "
-                f"give another address."
-            )
-        return checkpoint.is_resumable and is_further
-
+    content = b"" if own is None else (own.path / MANIFEST).read_bytes()
+    newer = [item for item in run.checkpoints if own is None or item.age > (own.about.generation, own.about.step)]
+    if own is not None and any(item.manifest.about.run != own.about.run for item in newer):
+        raise SetupError(
+            f"folder={run.shown!r}: its local folder {str(folder)!r} holds another run. Remove that folder, or give "
+            f"another address."
+        )
     path = run.newest(
-        lambda checkpoint: run.download(checkpoint, folder / checkpoint.where), is_newer, strict=resume.strict
+        lambda checkpoint: run.download(checkpoint, folder / checkpoint.where),
+        # The run's own checkpoint is downloaded again if the local copy is damaged.
+        lambda checkpoint: checkpoint.is_resumable and (checkpoint in newer or checkpoint.content == content),
+        strict=resume.strict,
     )
     if path is None:
         return ""
-    _download_files(run, folder)
+    if (path / MANIFEST).read_bytes() != content:
+        _download_files(run, folder, lambda name: True)
     return path.relative_to(folder).as_posix()
 
 
-def _download_files(run: RemoteRun, folder: Path) -> None:
+def _download_files(run: RemoteRun, folder: Path, is_wanted: Callable[[str], bool]) -> None:
     """Download the files of a run that are not in a checkpoint, such as its metrics and its log."""
     checkpoints = (name.removesuffix(MANIFEST) for name in run.files if name.endswith(f"/{MANIFEST}"))
     # A request to control the run belongs to the process that ran when it was made.
     inside = (f"{FOLDER}/", f"{CONTROL}/", *checkpoints)
     for name in run.files:
-        if not name.startswith(inside) and name != LOCK:
+        if not name.startswith(inside) and name != LOCK and is_wanted(name):
             run.download_file(name, folder / name)
+
+
+def _size(path: Path) -> int:
+    """Return the size of a file. -1 if it does not exist."""
+    return path.stat().st_size if path.exists() else -1
