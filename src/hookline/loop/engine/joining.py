@@ -84,7 +84,7 @@ def facts_of_run(state: RunState, settings: Settings, strategy: Strategy, extend
         "log_every": str(settings.log_every),
         "precision": settings.precision,
         "seed": str(settings.seed),
-        "resume": "None" if resume is None else str(resume),
+        "resume": "None" if resume is None else _text_of_resume(resume),
         kind: PRESENT,
         **{f"{kind}, {name}": canonical(value) for name, value in arguments().items()},
     }
@@ -99,6 +99,12 @@ def facts_of_run(state: RunState, settings: Settings, strategy: Strategy, extend
         if isinstance(given, Mapping):
             facts |= {f"{stage} loader {name!r}": PRESENT for name in given}
     return facts
+
+
+def _text_of_resume(resume: Any) -> str:
+    """Return the path, and the options that differ from their defaults."""
+    skipped = f" without {', '.join(resume.skip)}" if resume.skip else ""
+    return f"{resume.path}{' (strict)' if resume.strict else ''}{skipped}"
 
 
 def facts_of_loss(loss: Any) -> Facts:
