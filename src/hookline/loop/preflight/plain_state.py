@@ -12,7 +12,7 @@ import threading
 import types
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, time, timedelta, tzinfo
@@ -329,7 +329,7 @@ class PlainState:
         classes = {"cls", "__class__", "type"} & {*function.__code__.co_varnames, *code.names}
         if classes or any(isinstance(value, type) and name != "__class__" for value, name in (*values, *named)):
             self._stored |= code.stored
-        return named + values
+        return [(value, name) for value, name in named + values if not _is_only_read(function.__code__, name, value)]
 
     def _named(self, value: Any, path: str) -> Children:
         """Refuse a value that code names if the code may change it. Return what the value holds."""
@@ -469,6 +469,30 @@ class CodeNames:
             names, free, stored = names | inner.names, free | inner.free, stored | inner.stored
             rebound |= inner.rebound - set(code.co_cellvars)
         return cls(frozenset(names), frozenset(free), frozenset(rebound), frozenset(stored))
+
+
+def _is_only_read(code: types.CodeType, name: str, value: Any) -> bool:
+    """True if the code only reads single settings of a dict or an object, such as ``config["width"]``."""
+    settings = value if type(value) is dict else getattr(value, "__dict__", None)
+    if type(settings) is not dict or not {type(each) for each in settings.values()} <= FIXED:
+        return False
+    uses = list(_uses(code, name))
+    if type(value) is not dict:
+        return bool(uses) and all(first.opname == "LOAD_ATTR" and first.argval in settings for first, _ in uses)
+    return bool(uses) and all(
+        first.opname == "LOAD_CONST" and (second.opname == "BINARY_SUBSCR" or second.argrepr == "[]")
+        for first, second in uses
+    )
+
+
+def _uses(code: types.CodeType, name: str) -> Iterator[tuple[dis.Instruction, dis.Instruction]]:
+    """Yield the two instructions after each one that loads a variable of an outer scope."""
+    found = [each for each in dis.get_instructions(code) if each.opname not in ("CACHE", "EXTENDED_ARG")]
+    for number, each in enumerate(found):
+        if each.argval == name and each.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
+            yield found[number + 1], found[min(number + 2, len(found) - 1)]
+    for inner in _inner(code):
+        yield from _uses(inner, name)
 
 
 def _inner(code: types.CodeType) -> list[types.CodeType]:
