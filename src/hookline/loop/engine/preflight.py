@@ -187,7 +187,7 @@ class Preflight:
             return "the model has no values"
         if engine.world.is_sharded:
             return "the model is sharded"
-        if not engine.world.is_alone and any(isinstance(part, torch.nn.SyncBatchNorm) for part in module.modules()):
+        if any(isinstance(part, torch.nn.SyncBatchNorm) for part in module.modules()):
             return "SyncBatchNorm exchanges values with other ranks"
         changing = _changing_batches(engine)
         return f"{changing} may change the batches" if changing else _memory_doubt(engine)
