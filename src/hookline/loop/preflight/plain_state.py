@@ -317,8 +317,11 @@ class PlainState:
             effects |= code.names & EFFECTS_OF_RUN
         if any(value is os for value, _ in values):
             effects |= code.names & EFFECTS_OF_OS
-        for module in [value for value, _ in values if isinstance(value, types.ModuleType)]:
-            if module.__name__.partition(".")[0] not in LIBRARIES:
+        modules: list[types.ModuleType] = []
+        for module, _ in values:  # It grows by what the modules of the user hold.
+            is_users = isinstance(module, types.ModuleType) and module.__name__.partition(".")[0] not in LIBRARIES
+            if is_users and module not in modules:
+                modules.append(module)
                 effects |= code.stored & vars(module).keys()
                 values += [(vars(module)[name], name) for name in code.names & vars(module).keys()]
         if effects:
