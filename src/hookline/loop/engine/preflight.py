@@ -46,7 +46,7 @@ from hookline.loop.preflight.plain_state import PlainState
 from hookline.loop.preflight.report import Inspection, distinct, refused
 from hookline.loop.preflight.samples import LoaderFacts, facts_of
 from hookline.loop.preflight.watch import CallWatch, tensors_in
-from hookline.loop.tasks.supervised import title_of
+from hookline.loop.tasks.supervised import SupervisedTask, title_of
 from hookline.records.finding import Finding, table
 from hookline.run import MISSING
 
@@ -118,8 +118,7 @@ class Preflight:
         """Make the sanity check. Return its error if other findings can be reported with it."""
         engine = self._engine
         loaders = engine.data.named_loaders_of("val", dict(vals))
-        # A model keeps what an evaluation changes, as in a run without a pre-flight.
-        kept = PlainState(follows_code=False)
+        kept = PlainState()  # Of the data only: a model keeps what an evaluation changes.
         _keep_data(kept, vals.values())
         if is_on and engine.world.shares[0] == 1 and not kept.doubt:  # Else each rank gets some of the batches.
             loaders = {name: _first_and_last(loader) for name, loader in loaders.items()}
@@ -419,8 +418,13 @@ def _plain_state(engine: Engine, loaders: Iterable[Any]) -> PlainState:
         kept.add(optimizer, name, but=("state", "param_groups"))
     for part in () if weights is None else weights.parts():
         kept.add(part, "the loss", but=("loss",))
-    kept.add(module, title_of(module))
+    # Functions that make optimizers and schedulers are not called in a step.
+    kept.add(module, title_of(module), but=("optimizer", "scheduler") if isinstance(module, SupervisedTask) else ())
+    for name, parameter in module.named_parameters():
+        hooks: Any = parameter
+        kept.add((hooks._backward_hooks, hooks._post_accumulate_grad_hooks), f"a hook of {name}")
     _keep_data(kept, loaders)
+    kept.read_code()
     if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
         kept.refuse("the model has parameters without a shape")
     if any(tensor.layout != torch.strided for tensor in (*module.parameters(), *module.buffers())):

@@ -113,14 +113,13 @@ class Steps:
         self._loss_weights, self._schedulers, self._agenda, self._edge = loss_weights, schedulers, agenda, edge
         self._window, self._handles, self._move = window, handles, move
         self._line, self._clock, self._requests = state.line, state.clock, state.requests
-        self._is_alone = world.is_alone
+        self._use(world, gives_shards=False)
         self._drives_updates = getattr(state.task, "drives_updates", False)
         self._autocasts, self._is_scaled = precision.dtype is not None, precision.scaler is not None
         self._names: tuple[str, ...] = ()
         self._has_closure = False
         self.count_samples = count
         """Counts the samples and tokens of a batch."""
-        self._gives_shards = False
         self.keeps_losses = keeps_losses
         """The losses become metrics."""
         self._losses: dict[str, Series] = {}
@@ -373,7 +372,7 @@ class Steps:
         self._world.begin_window()
         window.begin(self._clock)
         window.add_batch(is_last=True)
-        if not self._world.is_alone:
+        if not self._is_alone:
             self._take_shard(shard, mutes=False)
         with self._precision.autocast(enabled=self._autocasts):
             if self._has_closure:
@@ -780,12 +779,16 @@ class Steps:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Exchange nothing with other ranks inside the block, so that each of them may fail."""
-        earlier = self._world, self._is_alone, self._gives_shards
-        self._world, self._is_alone, self._gives_shards = Alone(), True, False
+        world, gives_shards = self._world, self._gives_shards
+        self._use(Alone(), gives_shards=False)
         try:
             yield
         finally:
-            self._world, self._is_alone, self._gives_shards = earlier
+            self._use(world, gives_shards=gives_shards)
+
+    def _use(self, world: World, *, gives_shards: bool) -> None:
+        """Exchange values with these processes."""
+        self._world, self._is_alone, self._gives_shards = world, world.is_alone, gives_shards
 
     @contextmanager
     def _without_autocast(self) -> Iterator[None]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dis
 import functools
 import logging
+import os
 import re
 import sys
 import threading
 import types
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum
@@ -19,7 +22,7 @@ from fractions import Fraction
 from itertools import chain
 from pathlib import PurePath
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +33,10 @@ Children = list[tuple[Any, str]]
 
 MAX_BYTES: Final = 256 * 2**20
 """Largest size of all arrays and tensors that are copied."""
-MAX_VALUES: Final = 200_000
+MAX_VALUES: Final = 20_000
 """Largest number of values that are looked at one by one."""
+MAX_LENGTH: Final = 200_000
+"""Largest length of a collection."""
 
 FIXED: Final = frozenset(
     {str, int, float, bool, complex, bytes, type(None), slice, range, type(...), type(NotImplemented)}
@@ -54,22 +59,28 @@ LIBRARIES: Final = sys.stdlib_module_names | {
 """Libraries whose functions keep no state in their modules, except for random numbers."""
 OUTSIDE: Final = frozenset(
     {"wandb", "mlflow", "neptune", "comet_ml", "clearml", "aim", "tensorboard", "tensorboardX", "trackio", "swanlab"}
-    | {
-        "dvclive",
-        "requests",
-        "httpx",
-        "urllib",
-        "subprocess",
-        "socket",
-        "sqlite3",
-        "shutil",
-        "multiprocessing",
-        "ctypes",
-    }
+    | {"dvclive", "requests", "httpx", "urllib", "subprocess", "socket", "sqlite3", "shutil", "tempfile"}
+    | {"multiprocessing", "ctypes", "posix", "nt"}
 )
 """Modules whose functions act outside of the process."""
+EFFECTS_OF_OS: Final = vars(os).keys() - {"path", "sep", "fspath", "listdir", "scandir", "getpid", "cpu_count"}
+"""Names of ``os`` with which code may do so."""
+OBJECTS: Final = LIBRARIES - sys.stdlib_module_names
+"""Libraries whose objects are copied also if only code names them."""
 EFFECTS: Final = frozenset(
-    {"save", "savez", "savez_compressed", "savetxt", "savefig", "save_image", "save_file", "imwrite", "imsave", "dump"}
+    {"tofile", "rename", "symlink_to", "hardlink_to", "all_reduce", "all_gather", "barrier"}
+    | {
+        "save",
+        "savez",
+        "savez_compressed",
+        "savetxt",
+        "savefig",
+        "save_image",
+        "save_file",
+        "imwrite",
+        "imsave",
+        "dump",
+    }
     | {"write", "writelines", "write_text", "write_bytes", "writerow", "to_csv", "to_parquet", "to_json", "mkdir"}
     | {"makedirs", "unlink", "rmtree", "rmdir", "touch", "system", "popen", "Popen", "environ", "_exit", "Thread"}
     | {"set_trace", "set_default_dtype", "set_default_device", "set_num_threads", "use_deterministic_algorithms"}
@@ -87,26 +98,27 @@ CONTAINERS: Final = (OrderedDict, dict, list, deque, set, bytearray)
 
 
 class PlainState:
-    """The Python state that some objects hold or reach, for ``restore``.
+    """The Python state that objects hold in attributes and collections, for ``restore``.
 
-    It follows attributes, collections, closures, the globals that functions of the user name, and attributes of the
-    user's classes. ``doubt`` names the first thing that cannot be restored, or a call with an effect outside of
-    the process. A caller then must not run code that may change it.
+    Code may also reach state that nothing restores, because other threads may change it as well: variables of
+    modules and closures, and attributes of classes. ``doubt`` names the first one that code may change, the first
+    thing that cannot be restored, or a call with an effect outside of the process. A caller then must not run
+    the code.
 
     Args:
         held: Objects that something else restores, such as parameters.
-        follows_code: False to follow attributes and collections only. Functions may share objects with callbacks,
-            whose hooks are called in an evaluation.
     """
 
-    def __init__(self, held: Iterable[object] = (), *, follows_code: bool = True) -> None:
+    def __init__(self, held: Iterable[object] = ()) -> None:
         self.doubt = ""
         """Why ``restore`` is not certain to undo all changes. Empty if it is."""
         self._seen: dict[int, object] = {id(each): each for each in held}
-        self._follows_code = follows_code
         self._restores: list[Callable[[], None]] = []
+        self._code: Children = []  # Functions and classes that are not yet read.
         self._names: set[str] = set(ENTRIES)
-        self._waiting: dict[str, Children] = {}  # Methods whose names no code that was read has used.
+        self._waiting: dict[str, Children] = {}  # Parts of classes whose names no code that was read has used.
+        self._of_classes: set[str] = set()
+        self._stored: set[str] = set()  # Attributes that code sets, maybe of a class.
         self._plain: dict[type, bool] = {}
         self._slots: dict[type, list[tuple[str, Any]]] = {}
         self._bytes = self._values = 0
@@ -125,18 +137,29 @@ class PlainState:
         if but:
             self._seen[id(value)] = value
             stack = self._keep_attributes(value, path, frozenset(but))
-        while stack:
+        while stack and not self.doubt:
             value, path = stack.pop()
             if type(value) in FIXED or id(value) in self._seen:
                 continue
-            self._values += 1
+            self._seen[id(value)] = value
+            children = self._children(value, path)
+            self._values += len(children)
             if self._values > MAX_VALUES:
                 self.refuse(f"{path} holds more than {MAX_VALUES:,} values")
-                return
-            self._seen[id(value)] = value
-            stack += self._children(value, path)
-            if self._names & self._waiting.keys():
-                stack += [pair for name in self._names & self._waiting.keys() for pair in self._waiting.pop(name)]
+            stack += children
+
+    def read_code(self) -> None:
+        """Look for effects that ``restore`` does not undo, in the functions and classes of all that was added."""
+        named: Children = []
+        while (self._code or named) and not self.doubt:
+            if named:
+                named += self._named(*named.pop())
+                continue
+            value, _ = self._code.pop()
+            named += self._read_function(value) if isinstance(value, types.FunctionType) else self._read_class(value)
+            named += chain.from_iterable(self._waiting.pop(name) for name in self._names & self._waiting.keys())
+        if both := self._stored & self._of_classes:
+            self.refuse(f"code sets {min(both)!r} of a class")
 
     def restore(self) -> None:
         """Restore everything that was copied."""
@@ -159,8 +182,6 @@ class PlainState:
             return self._keep_numbers(value, path)
         if isinstance(value, types.FunctionType | type) or (callable(value) and not self._is_plain(type(value))):
             return self._of_callable(value, path)
-        if isinstance(value, staticmethod | classmethod | property | functools.cached_property):
-            return [(getattr(value, name, None), path) for name in ("__func__", "fget", "func")]
         package = _package(type(value))
         if package in READ_ONLY or (package == "hookline" and not isinstance(value, nn.Module)):
             return []
@@ -172,16 +193,13 @@ class PlainState:
         return []
 
     def _of_callable(self, value: Any, path: str) -> Children:
-        """Keep the state of a function, a class, or another callable in C."""
-        if not self._follows_code:
-            return []
+        """Return what a callable holds. Functions and classes are read later."""
         compiled = getattr(value, "_torchdynamo_orig_callable", None)
         if compiled is not None:
             return [(compiled, path)]
-        if isinstance(value, types.FunctionType):
-            return self._keep_function(value, path)
-        if isinstance(value, type):
-            return self._keep_class(value)
+        if isinstance(value, types.FunctionType | type):
+            self._code.append((value, path))
+            return []
         if isinstance(value, types.MethodType):
             return [(value.__self__, path), (value.__func__, path)]
         if isinstance(value, functools.partial):
@@ -214,6 +232,9 @@ class PlainState:
         return [(gradient, path), *self._keep_attributes(tensor, path)]
 
     def _keep_items(self, value: Any, path: str) -> Children:
+        if len(value) > MAX_LENGTH:
+            self.refuse(f"{path} holds more than {MAX_LENGTH:,} values")
+            return []
         kind: Any = next(each for each in CONTAINERS if isinstance(value, each))
         held = _items(kind, value)
 
@@ -231,13 +252,21 @@ class PlainState:
         return _not_fixed((item[1] for item in held) if isinstance(value, dict) else held, path)
 
     def _keep_attributes(self, value: Any, path: str, but: frozenset[str] = frozenset()) -> Children:
-        """Keep the attributes of an object, also those in slots, and its class."""
+        """Keep the attributes of an object, also those in slots. Return them, and its class."""
         children: Children = [(type(value), path)]
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
-            pairs = [pair for pair in attributes.items() if pair[0] not in but]
-            children += [(each, f"{path}.{name}") for name, each in pairs if type(each) not in FIXED]
-            self._keep_names(attributes, None, but)
+            held = {name: each for name, each in attributes.items() if name not in but}
+            children += [(each, f"{path}.{name}") for name, each in held.items() if type(each) not in FIXED]
+
+            def restore() -> None:
+                for name in attributes.keys() - held.keys() - but:
+                    del attributes[name]
+                for name, each in held.items():
+                    if name not in attributes or attributes[name] is not each:
+                        attributes[name] = each
+
+            self._restores.append(restore)
         for name, slot in self._slots.get(type(value), ()):
             try:
                 each = slot.__get__(value)
@@ -271,95 +300,79 @@ class PlainState:
 
     # -- the code of the user ----------------------------------------------------------------------
 
-    def _keep_function(self, function: types.FunctionType, path: str) -> Children:
-        """Keep what a function reaches: its closure, its defaults, and the globals that it names."""
-        children: Children = _not_fixed(vars(function).values(), path)
-        children += _not_fixed(function.__defaults__ or (), path)
-        children += _not_fixed((function.__kwdefaults__ or {}).values(), path)
+    def _read_function(self, function: types.FunctionType) -> Children:
+        """Return what a function reaches by name: its closure, its defaults, and globals."""
+        found, title = function.__globals__, function.__qualname__
+        named = [(each, title) for each in (*vars(function).values(), *(function.__defaults__ or ()))]
+        named += [(each, title) for each in (function.__kwdefaults__ or {}).values()]
         for cell, name in zip(function.__closure__ or (), function.__code__.co_freevars, strict=False):
-            try:
-                value = cell.cell_contents
-            except ValueError:
-                continue  # It is empty.
-            self._restores.append(functools.partial(setattr, cell, "cell_contents", value))
-            children.append((value, name))
-        found = function.__globals__
+            with suppress(ValueError):  # It is empty.
+                named.append((cell.cell_contents, name))
         if str(found.get("__name__", "")).partition(".")[0] in LIBRARIES:
-            return children
-        names, free = names_in(function.__code__)
-        effects = (names & (EFFECTS | OUTSIDE)) | (free & EFFECTS_OF_GLOBALS)
+            return named
+        code = CodeNames.of(function.__code__)
+        values = [(found[name], name) for name in code.free & found.keys()]
+        effects = (code.names & (EFFECTS | OUTSIDE)) | (code.free & EFFECTS_OF_GLOBALS) | code.rebound
         if "run" in function.__code__.co_varnames:
-            effects |= names & EFFECTS_OF_RUN
+            effects |= code.names & EFFECTS_OF_RUN
+        if any(value is os for value, _ in values):
+            effects |= code.names & EFFECTS_OF_OS
+        modules: list[types.ModuleType] = []
+        for module, _ in values:  # It grows by what the modules of the user hold.
+            is_users = isinstance(module, types.ModuleType) and module.__name__.partition(".")[0] not in LIBRARIES
+            if is_users and module not in modules:
+                modules.append(module)
+                effects |= code.stored & vars(module).keys()
+                values += [(vars(module)[name], name) for name in code.names & vars(module).keys()]
         if effects:
-            self.refuse(f"{function.__qualname__} uses {min(effects)!r}")
+            self.refuse(f"{title} uses {min(effects)!r}")
         if _opens_to_write(function.__code__):
-            self.refuse(f"{function.__qualname__} opens a file to write")
-        self._names |= names
-        self._keep_names(found, free)
-        for name in free & found.keys():
-            value = found[name]
-            if _package(value) in OUTSIDE:
-                self.refuse(f"{function.__qualname__} uses {name!r}")
-            elif isinstance(value, types.ModuleType):
-                children += self._keep_module(value, names)
-            else:
-                children.append((value, name))
-        return children
+            self.refuse(f"{title} opens a file to write")
+        self._names |= code.names
+        classes = {"cls", "__class__", "type"} & {*function.__code__.co_varnames, *code.names}
+        if classes or any(isinstance(value, type) and name != "__class__" for value, name in (*values, *named)):
+            self._stored |= code.stored
+        return [(value, name) for value, name in named + values if not _is_only_read(function.__code__, name, value)]
 
-    def _keep_names(self, found: dict[str, Any], names: Iterable[str] | None, but: Iterable[str] = ()) -> None:
-        """Keep which values some names of a namespace have. ``None``: all names."""
-        chosen = None if names is None else set(names)
-        held = {name: value for name, value in found.items() if (chosen is None or name in chosen) and name not in but}
-
-        def restore() -> None:
-            for name in [name for name in found if name not in held and (chosen is None or name in chosen)]:
-                if name not in but:
-                    del found[name]
-            for name, value in held.items():
-                if name not in found or found[name] is not value:
-                    found[name] = value
-
-        self._restores.append(restore)
-
-    def _keep_module(self, module: types.ModuleType, names: set[str]) -> Children:
-        """Keep the attributes of a module of the user that some code names."""
-        if module.__name__.partition(".")[0] in LIBRARIES or id(module) in self._seen:
+    def _named(self, value: Any, path: str) -> Children:
+        """Refuse a value that code names if the code may change it. Return what the value holds."""
+        name = value.__name__ if isinstance(value, types.ModuleType) else _package(value)
+        if name.partition(".")[0] in OUTSIDE:
+            self.refuse(f"code uses {path}, which may act outside of the process")
+        if type(value) in FIXED or isinstance(value, FIXED_BASES) or id(value) in self._seen:
             return []
-        self._seen[id(module)] = module
-        self._keep_names(vars(module), names)
-        held = [(name, value) for name, value in vars(module).items() if name in names]
-        inner = [
-            each for _, value in held if isinstance(value, types.ModuleType) for each in self._keep_module(value, names)
-        ]
-        return [*inner, *((value, name) for name, value in held if not isinstance(value, types.ModuleType))]
+        if isinstance(value, tuple | frozenset):
+            return _not_fixed(value, path)
+        if isinstance(value, staticmethod | classmethod | property | functools.cached_property):
+            return [(getattr(value, name, None), path) for name in ("__func__", "fget", "func")]
+        if isinstance(value, Tensor | nn.Module | Random) or _package(type(value)) in OBJECTS:
+            self.add(value, path)
+        elif callable(value) and not self._is_plain(type(value)):
+            self._seen[id(value)] = value
+            return self._of_callable(value, path)
+        else:
+            self.refuse(f"code uses {path}, {_kind(value)}, which it may change")
+        return []
 
-    def _keep_class(self, kind: type) -> Children:
-        """Keep the attributes of a class of the user. Its methods follow when code names them."""
-        children: Children = [(base, base.__name__) for base in kind.__bases__]
+    def _read_class(self, kind: type) -> Children:
+        """Return the bases of a class, and its parts that code may use. Methods follow when code names them."""
         if _package(kind) in LIBRARIES:
-            return children
-        held = dict(vars(kind))
-
-        def restore() -> None:
-            for name in [name for name in vars(kind) if name not in held]:
-                type.__delattr__(kind, name)
-            for name, value in held.items():
-                if vars(kind).get(name) is not value and not name.startswith("__"):
-                    type.__setattr__(kind, name, value)
-
-        self._restores.append(restore)
-        for name, value in held.items():
-            path = f"{kind.__name__}.{name}"
-            if name in NEVER or type(value) in FIXED or type(value).__module__ == "_abc":
+            return []
+        found: Children = [(base, base.__name__) for base in kind.__bases__]
+        for name, value in vars(kind).items():
+            if name in NEVER or type(value).__module__ == "_abc":
                 continue
-            if isinstance(value, types.FunctionType | staticmethod | classmethod | property):
-                if name in self._names or name.startswith("__"):
-                    children.append((value, path))
-                else:
-                    self._waiting.setdefault(name, []).append((value, path))
+            if not name.startswith("__"):
+                self._of_classes.add(name)
+            if type(value) in FIXED:
+                continue
+            pair = (value, f"{kind.__name__}.{name}")
+            is_method = isinstance(value, types.FunctionType | staticmethod | classmethod | property)
+            if name in self._names or (name.startswith("__") and is_method):
+                found.append(pair)
             elif not name.startswith("__"):
-                children.append((value, path))
-        return children
+                self._waiting.setdefault(name, []).append(pair)
+        return found
 
     def _is_plain(self, kind: type) -> bool:
         """True if all state of the instances is in attributes: no class in C is among the bases."""
@@ -425,22 +438,64 @@ def _slots_of(kind: type) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in pairs if isinstance(value, types.MemberDescriptorType)]
 
 
-def names_in(code: types.CodeType) -> tuple[set[str], set[str]]:
-    """Return the names that a function and the functions in it use, and those of them that are globals.
+@dataclass(frozen=True, slots=True)
+class CodeNames:
+    """The names that a function and the functions in it use.
 
-    >>> sorted(names_in((lambda x: len(x.data)).__code__)[0])
+    >>> sorted(CodeNames.of((lambda x: len(x.data)).__code__).names)
     ['data', 'len']
     """
-    free = {
-        each.argval
-        for each in dis.get_instructions(code)
-        if each.opname in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL")
-    }
-    names = set(code.co_names)
+
+    names: frozenset[str]
+    free: frozenset[str]
+    """Names of globals."""
+    rebound: frozenset[str]
+    """Globals, and variables of an outer function, that it sets."""
+    stored: frozenset[str]
+    """Attributes that it sets."""
+
+    @classmethod
+    def of(cls, code: types.CodeType) -> Self:
+        """Return the names of a function."""
+        found: dict[str, set[str]] = {}
+        for each in dis.get_instructions(code):
+            found.setdefault(each.opname, set()).add(each.argval)
+
+        def used(*instructions: str) -> set[str]:
+            return set().union(*(found.get(each, ()) for each in instructions))
+
+        free, stored = used("LOAD_GLOBAL", "LOAD_NAME"), used("STORE_ATTR", "DELETE_ATTR")
+        names = set(code.co_names)
+        rebound = used("STORE_DEREF", "DELETE_DEREF") & set(code.co_freevars)
+        rebound |= used("STORE_GLOBAL", "DELETE_GLOBAL")
+        for inner in map(cls.of, _inner(code)):
+            names, free, stored = names | inner.names, free | inner.free, stored | inner.stored
+            rebound |= inner.rebound - set(code.co_cellvars)
+        return cls(frozenset(names), frozenset(free), frozenset(rebound), frozenset(stored))
+
+
+def _is_only_read(code: types.CodeType, name: str, value: Any) -> bool:
+    """True if the code only reads single settings of a dict or an object, such as ``config["width"]``."""
+    settings = value if type(value) is dict else getattr(value, "__dict__", None)
+    if type(settings) is not dict or not {type(each) for each in settings.values()} <= FIXED:
+        return False
+    uses = list(_uses(code, name))
+    if type(value) is not dict:
+        return bool(uses) and all(first.opname == "LOAD_ATTR" and first.argval in settings for first, _ in uses)
+    return bool(uses) and all(
+        first.opname == "LOAD_CONST" and (second.opname == "BINARY_SUBSCR" or second.argrepr == "[]")
+        for first, second in uses
+    )
+
+
+def _uses(code: types.CodeType, name: str) -> Iterator[tuple[dis.Instruction, dis.Instruction]]:
+    """Yield the two instructions after each one that loads a variable of an outer scope."""
+    found = [each for each in dis.get_instructions(code) if each.opname not in ("CACHE", "EXTENDED_ARG")]
+    for number, each in enumerate(found):
+        if each.argval == name and each.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
+            yield found[number + 1], found[min(number + 2, len(found) - 1)]
     for inner in _inner(code):
-        more, its_free = names_in(inner)
-        names, free = names | more, free | its_free
-    return names, free
+        yield from _uses(inner, name)
 
 
 def _inner(code: types.CodeType) -> list[types.CodeType]:
