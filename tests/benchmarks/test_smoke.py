@@ -28,7 +28,7 @@ ROWS = {
     ),
     "sinks": ("it raises in each write", "its server goes away in the middle", "the end of a short run waits"),
     "callbacks": ("EarlyStopping (stopping)", "EMA, to torch's AveragedModel alone"),
-    "foreign": ("Lightning, on_train_batch_end", "Composer, batch_end"),
+    "foreign": ("lightning, on_train_batch_end", "composer, batch_end"),
     "stream": ("TensorBoard, 50,000 records", "LogObject, 50,000 records"),
     "record": ("in the step: its loss and its position", "all, with 32 samples"),
     "list": ("reading and parsing each line once", "opening the list of"),
