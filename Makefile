@@ -24,13 +24,13 @@ help: ## list the targets
 demo: $(VENV)/.installed-demo ## train a small model and show what the callbacks do
 	$(BIN)/hookline demo $(ARGS)
 
-test: $(VENV)/.installed-test ## run the fast tests (5 minutes)
+test: $(VENV)/.installed-test ## run the fast tests (7 minutes)
 	$(PYTEST) -n 2 -m fast $(ARGS)
 
 test-rest: $(VENV)/.installed-test ## run the other tests: processes, browser, trackers, slow
 	$(PYTEST) -n 4 -m "not fast and not interop" $(ARGS)
 
-test-all: $(VENV)/.installed-test ## run all tests (18 minutes)
+test-all: $(VENV)/.installed-test ## run all tests (20 minutes)
 	$(PYTEST) -n 3 $(ARGS)
 
 test-durations: $(VENV)/.installed-test ## run the fast tests and list those above 1.5 s of CPU time
