@@ -30,7 +30,7 @@ test: $(VENV)/.installed-test ## run the fast tests (7 minutes)
 test-rest: $(VENV)/.installed-test ## run the other tests: processes, browser, trackers, slow
 	$(PYTEST) -n 4 -m "not fast and not interop" $(ARGS)
 
-test-all: $(VENV)/.installed-test ## run all tests (20 minutes)
+test-all: $(VENV)/.installed-test ## run all tests (23 minutes)
 	$(PYTEST) -n 3 $(ARGS)
 
 test-durations: $(VENV)/.installed-test ## run the fast tests and list those above 1.5 s of CPU time
